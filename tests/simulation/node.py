@@ -25,6 +25,7 @@ from orchestrator.node.engine.watch import LogWatch
 from orchestrator.node.network.link import REPORT_S, DeathReport
 from orchestrator.node.network.nccl_transport import Rails
 from orchestrator.node.supervision import Death
+from orchestrator.protocol.message import schema
 from orchestrator.protocol.planned import NodeNetwork
 from orchestrator.protocol.report import AgentState, RankState, Report
 from orchestrator.protocol.run_files import GoalOrder
@@ -44,7 +45,7 @@ KILLED_S = 0.02
 LATENCY = 0.0005
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class SimulatedRun(Run):
     """A run without files."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from typing import Any
 
-from orchestrator.protocol.message import Message
+from orchestrator.protocol.message import Message, schema
 
 NO_VERDICT = "its `up --gate` came to no verdict, so that `up` returns to the plan before"
 
@@ -22,7 +22,7 @@ class OperationKind(str, Enum):
     CHANGE = "change of plan"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class GangOperation(Message):
     """One gang's part of an operation.
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from itertools import takewhile
 from typing import Any
 
-from orchestrator.protocol.message import Message
+from orchestrator.protocol.message import Message, schema
 
 NOISE_TIMES = 2.0
 """Two log-probabilities, each uncertain by the noise, may change places when they are this many times it apart."""
@@ -34,7 +33,7 @@ class GoldenVerdict(str, Enum):
     NONE = "none"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Answer(Message):
     """One greedy answer. tokens: ids; logprobs: of each token, natural logarithm; margins: how much more likely than
     the runner-up each token was (difference of the two log-probabilities), None where the engine named none; text: as
@@ -51,7 +50,7 @@ class Answer(Message):
         return next((place for place, logprob in enumerate(self.logprobs) if math.isnan(logprob)), len(self.tokens))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class PromptBaseline(Answer):
     """A prompt's accepted answer. varies_from: index of the first token that the repetitions did not share, None where
     they were alike; noise: the largest difference between the log-probabilities that they gave the same token."""
@@ -64,7 +63,7 @@ _LONGEST_NAME = 200
 """A file's name has 255 bytes; a node may report any name of a model."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Subject(Message):
     """What a baseline is for: the same checkpoint by another stack or layout may rightly answer otherwise."""
 
@@ -82,7 +81,7 @@ class Subject(Message):
         return f"{self.model} by {self.stack} at {self.layout}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Baseline(Subject):
     """The document that is stored. made_at: epoch seconds; prompts: by prompt id; batch_noise: by how much a batch
     changes log-probabilities, at most (natural logarithm), None where it was not measured."""
@@ -113,7 +112,7 @@ class Baseline(Subject):
         return tuple(name for name in PROMPTS if name not in self.prompts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class AnswerComparison(Message):
     """position: index of the first differing token, None where the answers agree; tolerated: why a difference is none,
     in words, '' where there is nothing to tolerate."""

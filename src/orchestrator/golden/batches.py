@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.golden.answers import SENTENCE, Answer, AnswerComparison, PromptBaseline, compare, logprob_distance
-from orchestrator.protocol.message import Message
+from orchestrator.protocol.message import Message, schema
 
 LEAST = 2
 MOST = 256
@@ -41,7 +41,7 @@ class BatchedAnswer:
     answer: Answer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class BatchDifference(Message):
     """An answer that no tie explains. position: index of the first token that differs; alone: whether the same prompt,
     asked alone right after, was answered as accepted."""
@@ -64,7 +64,7 @@ class BatchDifference(Message):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class BatchCheck(Message):
     """sizes: of the batches, in requests; answers: how many of accepted prompts were compared."""
 

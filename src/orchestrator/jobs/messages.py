@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
-from orchestrator.protocol.message import Message
+from orchestrator.protocol.message import Message, schema
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.protocol.verbs import GangRequest
 
@@ -15,7 +15,7 @@ RESULTS = "3"
 """The open file that the program's own lines go to, one JSON object each."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class JobOrder(Message):
     """One node's part.
 
@@ -49,14 +49,14 @@ class JobOrder(Message):
     spared: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class JobRequest(GangRequest):
     """With the gang's lock, for what runs in the engine's place."""
 
     order: JobOrder
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class JobLine(Message):
     """One line of a node; each job adds what its program says.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
-from orchestrator.protocol.message import Message
+from orchestrator.protocol.message import Message, schema
 from orchestrator.protocol.planned import Layout
 from orchestrator.protocol.staging import Asked
 
@@ -23,7 +23,7 @@ class CandidateState(str, Enum):
     LEFT = "left"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class SweepLoad(Message):
     """What is asked of each candidate. requests: how many at once, a measurement each; input, output: tokens of each
     request; dataset: whose prompts, as benchmark records name it"""
@@ -34,7 +34,7 @@ class SweepLoad(Message):
     dataset: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class LoadPoint(Message):
     """One load of one candidate: the mean of `runs` runs.
 
@@ -53,7 +53,7 @@ class LoadPoint(Message):
     noise: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Candidate(Message):
     """One way to serve the model.
 
@@ -75,7 +75,7 @@ class Candidate(Message):
     expected: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class CandidateResult(Message):
     """What is known of a candidate.
 
@@ -106,7 +106,7 @@ class CandidateResult(Message):
         return next((point for point in self.points if point.requests == requests), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class NetworkTrial(Message):
     """All-reduces over all ranks with some variables of the network's library, without an engine.
 
@@ -119,7 +119,7 @@ class NetworkTrial(Message):
     cause: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class SweepRecord(Message):
     """One sweep as this machine keeps it.
 

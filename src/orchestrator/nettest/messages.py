@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from orchestrator.jobs.messages import JobLine
-from orchestrator.protocol.message import Message
+from orchestrator.protocol.message import Message, schema
 from orchestrator.protocol.staging import StagingRequest
 from orchestrator.protocol.verbs import GangRequest
 
@@ -14,7 +14,7 @@ ALL_REDUCE = "all-reduce"
 PAIRS = "pairs"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class NettestStep(Message):
     """One measurement that all ranks come to together.
 
@@ -37,7 +37,7 @@ class NettestStep(Message):
     verify: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class RanksOrder(Message):
     """What templates/nettest.py reads.
 
@@ -56,7 +56,7 @@ class RanksOrder(Message):
     timeout_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class NettestLine(JobLine):
     """One line of a node. A measurement has `step`, a rank's end `died` or `failed`, which says `what` in words.
 
@@ -86,7 +86,7 @@ class NettestLine(JobLine):
     started: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class RailRun(Message):
     """One end of one `ib_write_bw`. peer: address of the node to send to, '' to be the one who receives
 
@@ -102,7 +102,7 @@ class RailRun(Message):
     peer: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class RailsOrder(Message):
     """One node's part, in an order that all nodes share.
 
@@ -123,14 +123,14 @@ class RailsOrder(Message):
     deadline_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class RailsRequest(GangRequest):
     """With the gang's lock."""
 
     order: RailsOrder
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class RailsLine(Message):
     """One line of a node.
 

@@ -13,7 +13,7 @@ from orchestrator.model.per_node import collected
 from orchestrator.model.plan import GangPlan, Plan
 from orchestrator.model.secret_text import HIDDEN, fingerprint, is_secret, shown, shown_env, shown_flags
 from orchestrator.protocol.errors import VerificationDiffers
-from orchestrator.protocol.message import Message
+from orchestrator.protocol.message import Message, schema
 from orchestrator.protocol.staging import APART, Container, NodePlan, StagingRequest
 
 _MOST_NAMED = 6
@@ -23,7 +23,7 @@ _ByNode = Mapping[str, Mapping[str, str]]
 """Values by node, then by name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class SavedPlan(Message):
     """What a plan's document holds of its facts and of what it would run, by node name; path: the file, for messages.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
-from orchestrator.protocol.message import Message
+from orchestrator.protocol.message import Message, schema
 from orchestrator.protocol.verbs import GangRequest, LockHolder, OtherAgent
 
 _SLOWING = {0x08: "hardware slowdown", 0x20: "software thermal", 0x40: "hardware thermal", 0x80: "power brake"}
@@ -17,7 +17,7 @@ def slowed_by(reasons: int | None) -> list[str]:
     return [word for bit, word in _SLOWING.items() if (reasons or 0) & bit]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class GpuGauges(Message):
     """One GPU by NVML's index; None where the driver does not tell. error: why nothing is known of it."""
 
@@ -42,7 +42,7 @@ class GpuGauges(Message):
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class PortGauges(Message):
     """One RDMA port. counters: the kernel's names below counters/ and hw_counters/, each since the driver was loaded.
 
@@ -56,7 +56,7 @@ class PortGauges(Message):
     counters: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class GaugesAnswer(Message):
     """now: node's epoch seconds when the counters were read; error: why NVML says nothing; unread: paths that could
     not be read, with the reason."""
@@ -68,7 +68,7 @@ class GaugesAnswer(Message):
     unread: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class XidCount(Message):
     """How often the driver reported one Xid error of one GPU since the last boot."""
 
@@ -77,7 +77,7 @@ class XidCount(Message):
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class FiguresRequest(GangRequest):
     """gang: '' for all of them. gangs: their reports and locks too."""
 
@@ -86,7 +86,7 @@ class FiguresRequest(GangRequest):
     gangs: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class FiguresAnswer(Message):
     """reports: one a gang, each read on its own; locks: who holds what, by gang; without_files: living agents that no
     file tells of.

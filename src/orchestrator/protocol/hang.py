@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
-from orchestrator.protocol.message import Message
+from orchestrator.protocol.message import Message, schema
 
 FORMAT = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class RankLook(Message):
     """One rank's process at two instants.
 
@@ -30,7 +30,7 @@ class RankLook(Message):
     stacks: tuple[tuple[str, ...], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class PortLook(Message):
     """One RDMA port of the plan. rose: how far each counter that rose did within apart_s seconds."""
 
@@ -40,7 +40,7 @@ class PortLook(Message):
     apart_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class GpuLook(Message):
     """One GPU of the gang, as NVML has it; None where it does not tell."""
 
@@ -51,7 +51,7 @@ class GpuLook(Message):
     utilization: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class RasRank(Message):
     """A rank of a communicator that has launched fewer operations than the others at both looks. node: its name,
     or its address where that is no node's."""
@@ -63,7 +63,7 @@ class RasRank(Message):
     most: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class RasLook(Message):
     """NCCL's RAS at two instants. launched: operations that all ranks have launched together, one an instant; without
     those captured in CUDA graphs."""
@@ -72,7 +72,7 @@ class RasLook(Message):
     behind: tuple[RasRank, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class HangFacts(Message):
     """What a node knows of how the gang runs. Of what was not read: None, or ''.
 
@@ -97,7 +97,7 @@ class HangFacts(Message):
     registers: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class HangLook(Message):
     """One node's evidence. at: node's epoch seconds of the first instant; took_s: how long all of it took.
 
@@ -118,7 +118,7 @@ class HangLook(Message):
     unread: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class HungRank(Message):
     """A rank that tells the hangs apart. where: the place in its code that it stands at; collective: the operation
     that it waits in, '' for none."""
@@ -129,7 +129,7 @@ class HungRank(Message):
     collective: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Hang(Message):
     """Which hang it is. name: HANG-RANK-BEHIND and so on; moves: a restart would only interrupt what still goes on.
 

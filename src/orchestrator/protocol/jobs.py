@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from orchestrator.protocol.message import Message
+from orchestrator.protocol.message import Message, schema
 from orchestrator.protocol.severity import Severity
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class DigestsRequest(Message):
     """fresh: read every file again, known or not."""
 
@@ -18,7 +18,7 @@ class DigestsRequest(Message):
     fresh: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class DigestsLine(Message):
     """One line: bytes of total read (None: a part of the result), or some of the result.
 
@@ -31,7 +31,7 @@ class DigestsLine(Message):
     files: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class ReblockRequest(Message):
     """jobs: processes, None for as many as suit the machine; verify: compare then.
 
@@ -74,7 +74,7 @@ class Proof(Message):
     bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Reblocked(Message):
     """How re-blocking ended. written: None where it was there already."""
 
@@ -84,7 +84,7 @@ class Reblocked(Message):
     new_block: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class WouldReblock(Message):
     """What a run would write. state: a TargetState's value; todo: shards to write; bytes: of these and the small files,
     less where the file system shares blocks with the source; free: bytes on the target's disk."""
@@ -98,7 +98,7 @@ class WouldReblock(Message):
     new_block: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class ReblockLine(Message):
     """One line: how far it is, or at the end the outcome, or what would be done. doing: re-blocking or verifying."""
 
@@ -108,14 +108,14 @@ class ReblockLine(Message):
     would: WouldReblock | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class InspectRequest(Message):
     """The facts of one checkpoint."""
 
     directory: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class ShardCounts(Message):
     """Shards that the index names, that could be read, and that nothing names."""
 
@@ -124,7 +124,7 @@ class ShardCounts(Message):
     unused: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class ByteCounts(Message):
     """Of files, and of the tensors in them."""
 
@@ -132,7 +132,7 @@ class ByteCounts(Message):
     tensors: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class DtypeCounts(Message):
     """Of the tensors of one type."""
 
@@ -140,7 +140,7 @@ class DtypeCounts(Message):
     bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class TensorCounts(Message):
     """Of all tensors, and by type."""
 
@@ -160,7 +160,7 @@ class CheckpointFinding(Message):
     fix: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class InspectAnswer(Message):
     """What a checkpoint holds. config: JSON text; layers: {layer: tensors}, experts: {layer: experts}."""
 
@@ -175,7 +175,7 @@ class InspectAnswer(Message):
     faults: tuple[CheckpointFinding, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class HubRequest(Message):
     """A repository of a model hub, into a directory. python: the interpreter that has the hub's client.
 
@@ -193,7 +193,7 @@ class HubRequest(Message):
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Downloaded(Message):
     """there: it was there already, and every file is the hub's; by_size: files of which the hub names no digest."""
 
@@ -205,7 +205,7 @@ class Downloaded(Message):
     there: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class WouldDownload(Message):
     """What a download would bring. held: bytes that an interrupted one has left; free: bytes on the disk.
 
@@ -221,7 +221,7 @@ class WouldDownload(Message):
     there: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class HubLine(Message):
     """One line: bytes done of a total, or at the end the outcome, or what would be done. doing: downloading or
     verifying."""
@@ -234,7 +234,7 @@ class HubLine(Message):
     would: WouldDownload | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class SameRootRequest(Message):
     """op: write, look or remove. name: of our own file; names: of all nodes' files; child: a name below them."""
 
@@ -245,7 +245,7 @@ class SameRootRequest(Message):
     child: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class SameRootAnswer(Message):
     """done: the file was written or removed; seen: whose files are there; apart: the child is another file system's."""
 
@@ -254,7 +254,7 @@ class SameRootAnswer(Message):
     apart: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class TuneRequest(Message):
     """check: say what would happen; remove: take everything back; files: {place below the engine's root: text}."""
 
@@ -265,7 +265,7 @@ class TuneRequest(Message):
     engine_version: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class TuneAnswer(Message):
     """What was done, by places on the node. triton: the version there; left: place -> why."""
 
@@ -277,7 +277,7 @@ class TuneAnswer(Message):
     left: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Giving(Message):
     """Where a side of a push gives its files: an address, a port and the secret that its fetchers must know."""
 
@@ -286,7 +286,7 @@ class Giving(Message):
     secret: str = field(default="", repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class OfferRequest(Message):
     """The source of a push. port: 0 for any."""
 
@@ -296,7 +296,7 @@ class OfferRequest(Message):
     port: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class ReceiveRequest(OfferRequest):
     """One link of the chain, which gives on what it receives. files: bytes of each, judged by the room's
     on_node/push/target.py; bytes_per_s: 0 for no limit; repair: replace what differs."""
@@ -308,7 +308,7 @@ class ReceiveRequest(OfferRequest):
     repair: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class PushLine(Message):
     """One line of either side: some of the source's files, where it gives its files, or how far it is.
 

@@ -10,17 +10,17 @@ Handshake, one message each, HMAC-SHA256 with the run's key, hex:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
-from orchestrator.protocol.message import Message, Unreadable, side
+from orchestrator.protocol.message import Message, Unreadable, schema, side
 from orchestrator.protocol.report import AgentState, Cause, Phase
 
 FORMAT = 1
 """Counts up where an agent of the release before could no longer follow: unknown messages and keys are passed over."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Challenge(Message):
     """Leader, to each client that connects. release: its version; '' where 0.1.0 does not say."""
 
@@ -30,7 +30,7 @@ class Challenge(Message):
     release: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Hello(Message):
     """Member, to a challenge."""
 
@@ -43,7 +43,7 @@ class Hello(Message):
     release: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Welcome(Message):
     """Leader, to a member that has proved the key."""
 
@@ -63,7 +63,7 @@ def misfit(theirs: Challenge | Hello, ours: str) -> str:
     return f"is {side(theirs.release, ours)}: their link formats differ ({theirs.format} and {FORMAT})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Digest(Message):
     """Member, every second and at every change: where its part is. at: its epoch seconds."""
 
@@ -77,7 +77,7 @@ class Digest(Message):
     at: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Account(Message):
     """Member: what it has seen that ends its part (`saw`), or that it has ended because of it (`failed`).
 
@@ -91,7 +91,7 @@ class Account(Message):
     blames: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Stop(Message):
     """Member: the controller ordered it to stop; stop all nodes."""
 
@@ -99,7 +99,7 @@ class Stop(Message):
     now: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Ended(Message):
     """Member: nothing of its part runs any more, but for these processes. cause: why it ended, where it failed."""
 
@@ -109,14 +109,14 @@ class Ended(Message):
     cause: Cause | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class AgentEnded(Message):
     """A guardian, in its agent's place: the agent is gone, and what it held with it."""
 
     type: str = "agent-ended"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Pulse(Message):
     """Leader, every second and at every change."""
 
@@ -124,21 +124,21 @@ class Pulse(Message):
     state: AgentState
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Go(Message):
     """Leader: start your engine."""
 
     type: str = "go"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Ask(Message):
     """Leader: say what you have seen (`saw`)."""
 
     type: str = "ask"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Gather(Message):
     """Leader: the engine hangs; look at your ranks while they stand. again: only where your last look saw something
     that goes on by itself."""
@@ -147,14 +147,14 @@ class Gather(Message):
     again: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Drain(Message):
     """Leader: its engine drains, your ranks may end now."""
 
     type: str = "drain"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class End(Message):
     """Leader: it is over; with a verdict, because of that."""
 

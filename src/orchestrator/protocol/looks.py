@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any
 
-from orchestrator.protocol.message import Message
+from orchestrator.protocol.message import Message, schema
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class TunedFolders(Message):
     """Where an engine looks for tuned configs, below its root or absolute; '' where that is not known.
 
@@ -23,7 +23,7 @@ class TunedFolders(Message):
     device: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class StackQuestion(Message):
     """What to read of an installed stack: packages by their normalised names, evidence: {file below the engine's root:
     text whose lines are wanted}."""
@@ -35,7 +35,7 @@ class StackQuestion(Message):
     tuned: TunedFolders = TunedFolders()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class ProbeRequest(Message):
     """One look at a machine; the answer is a snapshot (model/snapshot.py). model_root, state_dir: places whose
     free space is asked; engine_user: whom the engine runs as, '' for who asks."""
@@ -49,7 +49,7 @@ class ProbeRequest(Message):
     stack: StackQuestion | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class PrerequisitesRequest(Message):
     """What an engine will find beside the hardware. packages: whose versions are asked, by their normalised names, in
     these environments."""
@@ -60,7 +60,7 @@ class PrerequisitesRequest(Message):
     packages: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class PrerequisitesAnswer(Message):
     """config: the checkpoint's config.json, with why it could not be read (an errno's name) in config_error.
 
@@ -77,7 +77,7 @@ class PrerequisitesAnswer(Message):
     packages: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class TunedRequest(Message):
     """Which tuned configs an environment has."""
 
@@ -85,7 +85,7 @@ class TunedRequest(Message):
     folders: TunedFolders = TunedFolders()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Holdings(Message):
     """What an environment has of tuned configs. root: where the package `sglang` is, '' for nowhere; versions: by
     package; folders: {folder: {name: text}}; absent: folders that are not there; errors: {path: errno's name}."""
@@ -97,14 +97,14 @@ class Holdings(Message):
     errors: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class LabelsRequest(Message):
     """fs_root: where the hardware is read."""
 
     fs_root: str = "/"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class LabelsAnswer(Message):
     """serials: by file of /sys/class/dmi/id; bmc: lines of `ipmitool lan print` with its addresses; neighbours: what
     `lldpcli -f keyvalue show neighbors` printed; macs: burnt in, by interface, where a bond hides them; unread: why
@@ -117,7 +117,7 @@ class LabelsAnswer(Message):
     unread: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class ListenRequest(Message):
     """Listen for a few seconds: on TCP ports of the address, and for datagrams on it and on the rails: {address:
     interface that they must come in by}."""
@@ -128,7 +128,7 @@ class ListenRequest(Message):
     rails: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class DialTarget(Message):
     """What to try. kind: tcp, or mtu for a datagram of `size` bytes that must pass in one piece; once: no second try.
 
@@ -148,7 +148,7 @@ class DialTarget(Message):
     once: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class DialRequest(Message):
     """All targets at once; those that did not answer are tried up to `tries` times."""
 
@@ -157,7 +157,7 @@ class DialRequest(Message):
     spacing_s: float = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Listening(Message):
     """What a node has opened. Ports of `udp` and `rails` by address; an error's name where one could not be opened."""
 
@@ -181,7 +181,7 @@ class Outcome(str, Enum):
     UNTRIED = "untried"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Trial(Message):
     """One path from a node to another, or between two cards of one node, tried until it passed or `tries` times.
 
@@ -208,7 +208,7 @@ class Trial(Message):
     resolved: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class DialAnswer(Message):
     """One result per target."""
 

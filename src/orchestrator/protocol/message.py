@@ -15,9 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from orchestrator.protocol.versions import is_newer
+
+__all__ = ["schema"]
 
 MOST_SECONDS = 1e11
 """All numbers with a fraction are seconds here, of an epoch or of a duration; this is the year 5138."""
@@ -51,9 +53,38 @@ class _Wrong(Exception):
 
 class Message:
     """Base of every message: a frozen dataclass whose fields are str, int, float, bool, an Enum, another message, a
-    tuple or a mapping of these, `X | None`, or Any."""
+    tuple or a mapping of these, `X | None`, or Any. `schema` makes it one."""
 
     __slots__ = ()
+
+    def __setattr__(self, name: str, _value: object) -> None:
+        raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+
+    def __eq__(self, other: object) -> bool:
+        if other.__class__ is not self.__class__:
+            return NotImplemented
+        return isinstance(other, Message) and self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash(self._values())
+
+    def __repr__(self) -> str:
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        shown = (f"{field.name}={getattr(self, field.name)!r}" for field in fields if field.repr)
+        return f"{type(self).__qualname__}({', '.join(shown)})"
+
+    def __getstate__(self) -> list[Any]:
+        return [*self._values()]
+
+    def __setstate__(self, state: Sequence[Any]) -> None:
+        for name, value in zip(_names(type(self)), state, strict=True):
+            object.__setattr__(self, name, value)
+
+    def _values(self) -> tuple[Any, ...]:
+        return tuple([getattr(self, name) for name in _names(type(self))])
 
     @classmethod
     def read(cls: type[M], raw: object) -> M | Unreadable:
@@ -73,6 +104,55 @@ class Message:
             value = getattr(self, name)
             document[name] = value if type(value) in _UNCHANGED else _plain(value)
         return document
+
+
+def _schema(*, frozen: bool, slots: bool, kw_only: bool) -> Callable[[type[M]], type[M]]:
+    """`dataclass` for messages. A dataclass compiles six functions, a third of a millisecond, for every class; a node
+    loads a hundred classes at each of thousands of starts, and uses some. Here each has the base's functions, and
+    `__init__` is made when the first message is."""
+    assert frozen and slots and kw_only
+
+    def made(bare: type[M]) -> type[M]:
+        kind = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True, kw_only=True)(bare)
+
+        def first(self: M, **values: Any) -> None:
+            kind.__init__ = _initialiser(kind)  # type: ignore[method-assign]
+            kind.__init__(self, **values)
+
+        kind.__init__ = first  # type: ignore[assignment, method-assign]
+        return kind
+
+    return made
+
+
+_MADE = object()
+"""Stands for a default that is made anew for each message."""
+
+
+def _initialiser(kind: type[Message]) -> Callable[..., None]:
+    """Compiled, as a dataclass's is: simulations and large clusters make millions of messages."""
+    names: dict[str, Any] = {"_made": _MADE}
+    parameters, lines = [], []
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        name = field.name
+        names[f"_put_{name}"] = getattr(kind, name).__set__
+        names[f"_default_{name}"] = field.default
+        put = name
+        if callable(field.default_factory):
+            names |= {f"_default_{name}": _MADE, f"_make_{name}": field.default_factory}
+            put = f"_make_{name}() if {name} is _made else {name}"
+        parameters.append(name if _wanted(field) else f"{name}=_default_{name}")
+        lines.append(f"    _put_{name}(self, {put})\n")
+    signature = ", ".join(["self", *(["*", *parameters] if parameters else [])])
+    exec(f"def __init__({signature}):\n" + "".join(lines or ["    pass\n"]), names)  # noqa: S102
+    initialise: Callable[..., None] = names["__init__"]
+    return initialise
+
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as schema
+else:
+    schema = _schema
 
 
 MOST_VALUES = 2_000_000

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
-from orchestrator.protocol.message import Message
+from orchestrator.protocol.message import Message, schema
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Layout(Message):
     """Degrees of parallelism and which node holds which ranks.
 
@@ -58,7 +57,7 @@ class Transport(Enum):
     NONE = "none"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class NodeNetwork(Message):
     """What really applies, the operator's own variables included.
 

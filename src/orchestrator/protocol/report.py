@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from orchestrator.protocol.errors import DeployError
 from orchestrator.protocol.hang import Hang, HangLook
-from orchestrator.protocol.message import Message
+from orchestrator.protocol.message import Message, schema
 from orchestrator.protocol.planned import NodeNetwork
 
 FORMAT = 1
@@ -59,7 +59,7 @@ class RankState(str, Enum):
     DEAD = "dead"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Phase(Message):
     """What the engine is doing: rendezvous, nccl, weights, kv-cache, graphs, warm-up, ready.
 
@@ -74,7 +74,7 @@ class Phase(Message):
     moved: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Cause(Message):
     """Why a node's part of a gang ended. signature: its id in `doctor --explain`, '' where none matches."""
 
@@ -96,7 +96,7 @@ class Cause(Message):
     """The process that is meant, and its GPU, where whoever says it does not know its rank; 0 and -1 for none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class RankReport(Message):
     """One TP rank's process. gpu: -1 for none."""
 
@@ -107,7 +107,7 @@ class RankReport(Message):
     gpu_memory_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class TransportLines(Message):
     """network: as planned; lines: what NCCL said, each once."""
 
@@ -115,7 +115,7 @@ class TransportLines(Message):
     lines: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class RailChange(Message):
     """An RDMA port that NCCL has left for the other one of its card. up: the port works again, and NCCL does not use
     it before the next start; at: node's epoch seconds when it was seen down."""
@@ -125,7 +125,7 @@ class RailChange(Message):
     at: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class ToldError(Message):
     """A DeployError of a node, as a message has it."""
 
@@ -147,7 +147,7 @@ def as_one(errors: Sequence[ToldError]) -> DeployError:
     return DeployError(what, where=first.where, fix=first.fix, kind=first.kind)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Report(Message):
     """One agent's complete report.
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from orchestrator.protocol.message import Message
+from orchestrator.protocol.message import Message, schema
 from orchestrator.protocol.report import Cause
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class AgentProcess(Message):
     """agent.json: the agent's process id and its start time in clock ticks (proc(5)); 0 for none."""
 
@@ -16,7 +14,7 @@ class AgentProcess(Message):
     start: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Renewal(Message):
     """lock.renewed: when its holder last renewed a lock, in seconds of CLOCK_BOOTTIME of this boot."""
 
@@ -25,14 +23,14 @@ class Renewal(Message):
     boottime_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class KnownProcesses(Message):
     """processes.json: (process id, start time) of everything that was the run's own."""
 
     processes: tuple[tuple[int, ...], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class GoalOrder(Message):
     """goal.json: what the controller wants: run, stop or stop-now; because: the failure that it is ended for.
 

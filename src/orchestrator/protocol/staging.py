@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from orchestrator.protocol.addresses import host_port
-from orchestrator.protocol.message import Message
+from orchestrator.protocol.message import Message, schema
 from orchestrator.protocol.planned import Layout, NodeNetwork
 
 PROTOCOL = 1
@@ -20,7 +20,7 @@ ARMED_FOR_S = 120.0
 """An armed agent that nobody tells to start ends by itself after so long."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class PhasePattern(Message):
     """A log line that shows that a phase has begun; its groups `step` and `of` count inside it."""
 
@@ -28,7 +28,7 @@ class PhasePattern(Message):
     pattern: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class CausePattern(Message):
     """A log line that explains a failure.
 
@@ -51,7 +51,7 @@ class CausePattern(Message):
     unless: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class ProbeOrder(Message):
     """How to tell a hung engine from a busy one.
 
@@ -76,7 +76,7 @@ class ProbeOrder(Message):
     hung_after_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class StopOrder(Message):
     """How this engine is stopped: a signal (`TERM`) for the leader's parent process, then patience, in seconds."""
 
@@ -86,7 +86,7 @@ class StopOrder(Message):
     worker_signal: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Watch(Message):
     """What an agent must know of its engine's dialect, since it knows no engine.
 
@@ -130,7 +130,7 @@ class Watch(Message):
         return self if seconds is None else replace(self, probe=replace(self.probe, hung_after_s=seconds))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Endpoint(Message):
     """A TCP address; '' is every address of the node."""
 
@@ -138,14 +138,14 @@ class Endpoint(Message):
     port: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Ports(Message):
     """Where this node will listen: the checks find whether it can."""
 
     check_free: tuple[Endpoint, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class ServiceOrder(Message):
     """Where the gang serves HTTP, for the node that asks it.
 
@@ -156,7 +156,7 @@ class ServiceOrder(Message):
     certificate: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Canary(Message):
     """One greedy generation that proves that the engine answers. expect_any: its text holds one of them; none: any."""
 
@@ -170,7 +170,7 @@ ENDS_WITH_STDIN = 'exec 3<&0; ( ( while read -r _; do :; done; kill -KILL $$ ) <
 input of whoever started the container closes (docs/decisions/0005)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Container(Message):
     """What the engine runs in on a node that starts it from an image. program: docker or podman; image: by digest."""
 
@@ -178,7 +178,7 @@ class Container(Message):
     image: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class SecretFile(Message):
     """A file for the engine's user."""
 
@@ -186,7 +186,7 @@ class SecretFile(Message):
     text: str = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Secrets(Message):
     """files: written for the engine's user; redact: values taken out of the log; authorization: the header that the
     engine's HTTP asks for. of_run: those that this run had instead, where a later plan has replaced them.
@@ -200,7 +200,7 @@ class Secrets(Message):
     of_run: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Asked(Message):
     """What an operator asked for when the gang was planned on all of its nodes: enough to plan it again, on fewer or
     on all of them. None and () let inventory, profile and facts decide."""
@@ -221,7 +221,7 @@ class Asked(Message):
         return replace(self, tp=None, pp=None, ep=None, attn_dp=None, layout="")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class NodePlan(Message):
     """One node's part of a gang's plan: the document that is planned, shown, staged, read back and compared.
 
@@ -324,7 +324,7 @@ def words(command: Sequence[str], flags: Iterable[Sequence[str]]) -> tuple[str, 
     return (*command, *(word for flag in flags for word in flag))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class StagingRequest(NodePlan):
     """One node's part of a plan with what belongs to one run of it. What follows `secrets` is no part of run.json,
     which any verb may read."""

@@ -6,14 +6,14 @@ A checkpoint's and a look's are in jobs.py and looks.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
-from orchestrator.protocol.message import Message
+from orchestrator.protocol.message import Message, schema
 from orchestrator.protocol.report import AgentState, Cause, ToldError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class GangRequest(Message):
     """What every request begins with. state_dir: None for the user's default; gang: '' for all of them.
 
@@ -26,14 +26,14 @@ class GangRequest(Message):
     token: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class ArmRequest(GangRequest):
     """deadline_s: what the checks may take."""
 
     deadline_s: float = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class StopRequest(GangRequest):
     """now: end without draining; clear: forget a failed run's state; ordered: a person wants it to stay ended;
     because: what the run is ended for, which the controller saw and no agent can have seen. run_id: None for whatever
@@ -46,7 +46,7 @@ class StopRequest(GangRequest):
     because: Cause | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class ReportRequest(GangRequest):
     """Answer as soon as the mark is another one than `seen`, or after wait_s."""
 
@@ -54,7 +54,7 @@ class ReportRequest(GangRequest):
     seen: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class LogsRequest(GangRequest):
     """lines: so many of the newest; since_s: of these, from the first that is not older, 0 for all; follow: then those
     to come."""
@@ -64,7 +64,7 @@ class LogsRequest(GangRequest):
     since_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class HistoryRequest(GangRequest):
     """run_id: with that run's events; audit: with who worked on the gang; older: with the runs of 30 days
     of which the report alone is kept."""
@@ -73,7 +73,7 @@ class HistoryRequest(GangRequest):
     older: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class ExcerptRequest(GangRequest):
     """lines: of the log, in their order; the excerpt is around the last of them."""
 
@@ -82,7 +82,7 @@ class ExcerptRequest(GangRequest):
     after: int = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class HttpRequest(Message):
     """One HTTP request for the node to make. body: JSON text, None for none.
 
@@ -98,7 +98,7 @@ class HttpRequest(Message):
     timeout_s: float = 5.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class AskRequest(GangRequest):
     """With a gang, each request carries the API key of that gang's engine. at_once: all at the same time, not one
     after the other."""
@@ -107,7 +107,7 @@ class AskRequest(GangRequest):
     at_once: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class StageAnswer(Message):
     """folder: of the run, on the node; checkpoint: as `check` says it."""
 
@@ -115,7 +115,7 @@ class StageAnswer(Message):
     checkpoint: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class CheckAnswer(Message):
     """Of `check`: what `arm` would refuse, and what tells this node's checkpoint from another one: a digest by file
     name, of those files that could be read."""
@@ -124,14 +124,14 @@ class CheckAnswer(Message):
     checkpoint: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class StateAnswer(Message):
     """Of `arm` and `go`: the agent's state afterwards."""
 
     state: AgentState
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class StopAnswer(Message):
     """state: the agent's afterwards, or absent if nothing was ever staged."""
 
@@ -148,7 +148,7 @@ class StopAnswer(Message):
         return not (self.alive or self.left_behind or self.held)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class OtherAgent(Message):
     """An agent on the node, with its state in another directory than the one that was asked about.
 
@@ -185,7 +185,7 @@ class OtherAgent(Message):
         return f"work on it with the inventory that it was started with, or set {how} in this one"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class ReportAnswer(Message):
     """now: node's epoch seconds; reports: one a gang, each read on its own; seen: a mark that changes with them.
 
@@ -205,7 +205,7 @@ class ReportAnswer(Message):
     without_files: tuple[OtherAgent, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class HistoryAnswer(Message):
     """reports: one a kept run; events: of the run that was asked for, oldest first; audit: who worked on the gang.
     only_looks: who asks is a viewer there, and may change nothing."""
@@ -217,7 +217,7 @@ class HistoryAnswer(Message):
     only_looks: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class ExcerptAnswer(Message):
     """Lines of the log; marked: the place of the one that was looked for, -1 where the log does not have it."""
 
@@ -226,7 +226,7 @@ class ExcerptAnswer(Message):
     marked: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class StagedAnswer(Message):
     """request: the staging request without its key, secrets and script."""
 
@@ -234,7 +234,7 @@ class StagedAnswer(Message):
     launch_script: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class LockHolder(Message):
     """Who holds a lock; None where a lock does not say. age_s: since the last renewal, held_s: since it was taken, 0
     where that is unknown; both by the node's clock. expires_s: without a renewal; None for the usual 60 s."""
@@ -260,7 +260,7 @@ class LockHolder(Message):
         return f"{self.who}@{self.host} (pid {self.pid})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class LockRequest(GangRequest):
     """op: acquire, renew, release, begin, finish or show.
 
@@ -278,7 +278,7 @@ class LockRequest(GangRequest):
     ended: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class LockAnswer(Message):
     """begun: what the holder, or one that was killed, has begun and not finished."""
 
@@ -287,7 +287,7 @@ class LockAnswer(Message):
     begun: Any = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class HttpAnswer(Message):
     """error: why there is no status; '' where there is one."""
 
@@ -306,7 +306,7 @@ class HttpAnswer(Message):
         return self.error or f"HTTP {self.status}: {self.body[:200]}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class AskAnswer(Message):
     """In the order of the requests."""
 

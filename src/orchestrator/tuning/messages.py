@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from orchestrator.jobs.messages import JobLine
-from orchestrator.protocol.message import Message
+from orchestrator.protocol.message import Message, schema
 
 Tile = Mapping[str, int]
 """One config as an engine's file has it: BLOCK_SIZE_M, ..., num_stages."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class KernelShape(Message):
     """Of a GEMM, at one batch size.
 
@@ -37,7 +37,7 @@ class KernelShape(Message):
     batch: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class TuneJob(KernelShape):
     """One shape that is tuned. space: the candidates' name in the order"""
 
@@ -45,7 +45,7 @@ class TuneJob(KernelShape):
     space: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class TunersOrder(Message):
     """What templates/tune.py reads. gpus: so many tuners, one a GPU, take the jobs in their order"""
 
@@ -55,7 +55,7 @@ class TunersOrder(Message):
     jobs: tuple[TuneJob, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class TuneLine(JobLine):
     """One line of a node.
 
@@ -84,7 +84,7 @@ class TuneLine(JobLine):
     failed: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class KernelCase(KernelShape):
     """One kernel that is checked. name: in messages
 
@@ -104,7 +104,7 @@ class KernelCase(KernelShape):
     built_in: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class KernelsOrder(Message):
     """What templates/kernels.py reads.
 
@@ -119,7 +119,7 @@ class KernelsOrder(Message):
     cases: tuple[KernelCase, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class KernelLine(JobLine):
     """One line of a node, about the kernel of this id.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import FrozenInstanceError, dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -12,20 +13,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.protocol.message import DEEPEST, Message, Unreadable, parsed, unknown_keys
+from orchestrator.protocol.message import DEEPEST, Message, Unreadable, parsed, schema, unknown_keys
 
 
 class Colour(str, Enum):
     RED = "red"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Inner(Message):
     name: str
     at: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Outer(Message):
     number: int
     truth: bool = False
@@ -34,6 +35,28 @@ class Outer(Message):
     many: tuple[Inner, ...] = ()
     table: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     whatever: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Twin:
+    """What a dataclass makes of the same fields."""
+
+    name: str
+    secret: str = field(default="", repr=False)
+    more: Mapping[str, int] = field(default_factory=dict)
+
+
+@schema(frozen=True, slots=True, kw_only=True)
+class Secretive(Message):
+    name: str
+    secret: str = field(default="", repr=False)
+    more: Mapping[str, int] = field(default_factory=dict)
+
+
+@schema(frozen=True, slots=True, kw_only=True)
+class Longer(Secretive):
+    name: str = "Longer"
+    last: int = 0
 
 
 def deep(levels: int) -> Any:
@@ -48,6 +71,31 @@ def test_a_message_comes_back_as_it_was_written() -> None:
         number=1, truth=True, inner=Inner(name="n", at=2.5), many=(Inner(name="m"),), table={"a": (1, 2)}, whatever=[1]
     )
     assert Outer.read(json.loads(json.dumps(message.as_json()))) == message
+
+
+def test_a_message_behaves_as_a_dataclass_does() -> None:
+    twin, message = Twin(name="a", secret="hidden"), Secretive(name="a", secret="hidden")
+    assert repr(message) == repr(twin).replace("Twin", "Secretive") and "hidden" not in repr(message)
+    assert message == Secretive(name="a", secret="hidden") == copy.deepcopy(message) != Secretive(name="a")
+    assert message != Longer(name="a", secret="hidden") and message != twin
+    assert replace(message, name="b", more={"c": 1}) == Secretive(name="b", secret="hidden", more={"c": 1})
+    assert Secretive(name="a").more is not Secretive(name="a").more
+    assert {Inner(name="n"): 1}[Inner(name="n")] == 1
+    assert Longer(last=2).as_json() == {"name": "Longer", "secret": "", "more": {}, "last": 2}
+    kinds: tuple[Any, ...] = (Twin, Secretive)
+    for wrong in kinds:
+        with pytest.raises(TypeError):
+            hash(wrong(name="a"))
+        with pytest.raises(TypeError, match="name"):
+            wrong()
+        with pytest.raises(TypeError, match="colour"):
+            wrong(name="a", colour="red")
+        with pytest.raises(TypeError, match="argument"):
+            wrong("a")
+        with pytest.raises(FrozenInstanceError, match="cannot assign to field 'name'"):
+            wrong(name="a").name = "b"
+        with pytest.raises(FrozenInstanceError, match="cannot delete field 'name'"):
+            del wrong(name="a").name
 
 
 def test_unknown_keys_are_passed_over_and_missing_ones_take_their_default() -> None:

@@ -20,7 +20,7 @@ from orchestrator.model.notice import Notice
 from orchestrator.monitoring.steps.notify import Notifier
 from orchestrator.node.look.gauges import ports
 from orchestrator.protocol.gauges import GaugesAnswer
-from orchestrator.protocol.message import Message
+from orchestrator.protocol.message import Message, schema
 from orchestrator.protocol.severity import Severity
 from orchestrator.records import documents
 from orchestrator.records.documents import keep_look, last_look, looks_file
@@ -111,7 +111,7 @@ class Growth(Message):
         return f"{self.node} {self.device}: {self.counter} +{self.more} ({self.more / self.seconds:.3g} a second)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class FindingsChange(Message):
     """What one check found that the last one did not; silent: nodes that did not answer and keep their findings."""
 

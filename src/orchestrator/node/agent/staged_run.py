@@ -16,7 +16,7 @@ import pwd
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.node import files
@@ -24,7 +24,7 @@ from orchestrator.node.engine import logfile
 from orchestrator.node.files import LAUNCH_FILE, RUN_FILE
 from orchestrator.node.viewers import user_name
 from orchestrator.protocol.errors import DeployError
-from orchestrator.protocol.message import Unreadable
+from orchestrator.protocol.message import Unreadable, schema
 from orchestrator.protocol.staging import Secrets, StagingRequest, launch_digest
 
 SECRETS_FILE = "secrets.json"
@@ -34,7 +34,7 @@ _AGAIN = "find out who changed it, then stage it again by `up` with --gang and -
 _MOVE = "set l40s_state_dir to a directory that only root can write to, or remove it (default: /var/lib/l40s-deploy)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class Run(StagingRequest):
     """The staged data, and its folder. Key and secrets are in separate files there."""
 

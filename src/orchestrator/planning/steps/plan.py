@@ -29,7 +29,7 @@ from orchestrator.planning.plan_file import SavedPlan, plan_json, refuse_changes
 from orchestrator.planning.steps.look import look
 from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.looks import PrerequisitesAnswer, PrerequisitesRequest
-from orchestrator.protocol.message import Unreadable, parsed
+from orchestrator.protocol.message import Unreadable, parsed, schema
 from orchestrator.protocol.staging import Asked
 from orchestrator.records.documents import least_free, write_whole
 from orchestrator.remote.deadline import ahead
@@ -40,7 +40,7 @@ from orchestrator.rendering import launch_script, launch_template
 from orchestrator.topology.build import build
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class PlanRequest(Asked):
     """What an operator asks for, and of which gangs. saved: take no other plan.
 

@@ -35,6 +35,7 @@ from orchestrator.planning.steps.look import look
 from orchestrator.planning.steps.plan import PlanRequest
 from orchestrator.protocol.errors import InputError, Unreachable, VerificationDiffers
 from orchestrator.protocol.jobs import TuneAnswer, TuneRequest
+from orchestrator.protocol.message import schema
 from orchestrator.records.documents import cant_be_written
 from orchestrator.remote.deadline import downloaded
 from orchestrator.remote.fleet import Fleet
@@ -267,7 +268,7 @@ class TuningPullResult:
     left: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@schema(frozen=True, slots=True, kw_only=True)
 class TuningPushResult(TuneAnswer):
     """What was done on one node. remarks: what an operator should know"""
 
