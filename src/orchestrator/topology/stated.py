@@ -76,6 +76,12 @@ def cards_of(snapshot: Snapshot) -> tuple[str, ...]:
     return texts(pasted(snapshot).get("cards"))
 
 
+def nameless_gpus(snapshot: Snapshot) -> list[Mapping[str, Any]]:
+    """What pieces of nvidia-smi's answers tell of a GPU without its place in a list, as NVML's devices."""
+    raw = pasted(snapshot).get("nameless")
+    return [piece for piece in raw if isinstance(piece, Mapping)] if isinstance(raw, (list, tuple)) else []
+
+
 def is_whole_tree(snapshot: Snapshot) -> bool:
     """Whether a pasted lspci shows by its bus numbers that no bridge is missing above the GPUs that it has."""
     return pasted(snapshot).get("whole") is True

@@ -12,21 +12,25 @@ from typing import Any
 
 from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import Snapshot, part
-from orchestrator.model.topology import Gid, PathType, PcieLink, RdmaPort, Topology
+from orchestrator.model.topology import Gid, NumaDomain, PathType, PcieLink, RdmaPort, Topology
 from orchestrator.model.words import counted
 from orchestrator.topology.gpus import nvml_devices
 from orchestrator.topology.paths import gpu_ends, nearest_card_words, paths, stated_groups
+from orchestrator.topology.pci import known_part
 from orchestrator.topology.stated import cards_of, pasted, recognised, texts
+from orchestrator.topology.text_gpus import of_gpus
+from orchestrator.topology.text_measures import between, measures
+from orchestrator.topology.text_words import spans
 
 _GIB = 1 << 30
 _NEAR = (PathType.PIX, PathType.PXB)
-_MOST_NAMES = 16
-_MOST_SENTENCES = 24
+_MOST_SENTENCES = 32
+_LONG = 120
 
 
 def text_facts(topology: Topology, snapshot: Snapshot, others: Iterable[Topology] = ()) -> tuple[str, ...]:
     """Sentences without a full stop, of a machine that somebody pasted; () for all others. others: pasted beside it"""
-    also = pasted(snapshot)
+    also, others = pasted(snapshot), [*others]
     if not also:
         return ()
     sentences = (
@@ -35,9 +39,11 @@ def text_facts(topology: Topology, snapshot: Snapshot, others: Iterable[Topology
         *_gpus(topology, also.get("attached")),
         *_divided(part(also, "mig")),
         *_links(topology),
+        *of_gpus(snapshot),
         *_drivers(topology, part(also, "drivers")),
         *_peers(part(also, "peers")),
         *_peer_speeds(part(also, "peer_speeds")),
+        *measures(also),
         *_accesses(snapshot),
         *_domains(topology),
         *_nvlinks(topology),
@@ -51,10 +57,13 @@ def text_facts(topology: Topology, snapshot: Snapshot, others: Iterable[Topology
         *_tested(also.get("tested")),
         *_nccl(part(also, "nccl")),
         *_ports(topology),
+        *_kinds(topology, snapshot),
+        *_mtus(topology, part(also, "mtus")),
         *_gids(topology),
         *_gid_elsewhere(topology, others),
         *_netdevs(part(also, "netdevs")),
         *_interfaces(topology),
+        *_mtu_elsewhere(topology, others),
         *_processors(part(also, "cpu")),
         *_numa(topology, snapshot),
         *_memory_alone(topology, texts(also.get("without_processors"))),
@@ -82,14 +91,14 @@ def _complaints(also: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"the kernel's log: {words}" for words in texts(also.get("kernel")))
     by_state = collected((str(state), str(name)) for name, state in part(also, "kernel_links").items())
     for state, names in by_state.items():
-        yield f"the kernel's log, last: link {state} of {_names(names)}"
+        yield f"the kernel's log, last: link {state} of {spans(names)}"
 
 
 def _drivers(topology: Topology, drivers: Mapping[str, Any]) -> Iterator[str]:
     """A GPU that another driver has is none for CUDA."""
     names = {gpu.address: f"GPU{gpu.index}" for gpu in topology.gpus}
     for driver, addresses in drivers.items():
-        own = _names(names.get(address, address) for address in texts(addresses))
+        own = spans(names.get(address, address) for address in texts(addresses))
         yield f"the kernel's driver of {own} is {driver}, not NVIDIA's"
 
 
@@ -98,7 +107,7 @@ def _peers(peers: Mapping[str, Any]) -> Iterator[str]:
     reached = collected((access is True, str(pair)) for pair, access in peers.items())
     for access, words in ((False, "can't reach each other's memory"), (True, "reach each other's memory")):
         if pairs := reached.get(access):
-            yield f"CUDA's devices that {words}: {_names(pairs)}"
+            yield f"CUDA's devices that {words}: {spans(pairs)}"
 
 
 _SLOWER = 0.8
@@ -106,8 +115,11 @@ _SLOWER = 0.8
 
 
 def _peer_speeds(measured: Mapping[str, Any]) -> Iterator[str]:
-    """Where direct access is slower than the way through main memory, in GB/s as CUDA's sample measured them."""
+    """In GB/s, as CUDA's sample measured them, and where direct access is slower than the way through main memory."""
     direct, staged = part(measured, "Enabled"), part(measured, "Disabled")
+    for speeds_of, way in ((direct, "with P2P"), (staged, "without P2P")):
+        if numbers := [speed for speed in speeds_of.values() if isinstance(speed, float)]:
+            yield f"measured between GPUs {way}: {between(numbers)} GB/s"
     speeds = [(direct[pair], staged.get(pair)) for pair in direct]
     both = [(now, then) for now, then in speeds if isinstance(now, float) and isinstance(then, float)]
     slower = [(with_it, without) for with_it, without in both if with_it < _SLOWER * without]
@@ -160,7 +172,7 @@ def _domains(topology: Topology) -> Iterator[str]:
     """'NUMA domain 0: GPU0 to GPU3; 1: GPU4 to GPU7', where a text says it of GPUs."""
     of_domain = collected((gpu.numa_node, f"GPU{gpu.index}") for gpu in topology.gpus if gpu.numa_node >= 0)
     if of_domain:
-        yield "NUMA domain " + "; ".join(f"{node}: {_names(of_domain[node])}" for node in sorted(of_domain))
+        yield "NUMA domain " + "; ".join(f"{node}: {spans(of_domain[node])}" for node in sorted(of_domain))
 
 
 def _nvlinks(topology: Topology) -> Iterator[str]:
@@ -181,7 +193,7 @@ def _nvlinks(topology: Topology) -> Iterator[str]:
 def _which_pairs(joined: Sequence[tuple[str, str]], told: int, gpus: int) -> str:
     """told: pairs of which the text says something"""
     if len(joined) < told or told == 1:
-        return _names(f"{first} and {other}" for first, other in joined)
+        return spans(f"{first} and {other}" for first, other in joined)
     return "any two GPUs" if told == math.comb(gpus, 2) else "any two GPUs of which the text has a cell"
 
 
@@ -203,19 +215,19 @@ def _nccl(choices: Mapping[str, Any]) -> Iterator[str]:
     if choices.get("no_rdma"):
         yield "NCCL saw no RDMA device"
     if off := texts(choices.get("gdr_off")):
-        yield f"NCCL has GPUDirect RDMA off for {_names(off)}: that traffic goes through main memory"
+        yield f"NCCL has GPUDirect RDMA off for {spans(off)}: that traffic goes through main memory"
     if ways := texts(choices.get("ways")):
-        yield f"NCCL's channels go by {_names(ways)}"
+        yield f"NCCL's channels go by {spans(ways)}"
     yield from (f"NCCL's paths of {words}" for words in texts(choices.get("paths")))
     if chosen := texts(choices.get("chosen")):
-        yield f"set for NCCL: {_names(chosen)}"
+        yield f"set for NCCL: {spans(chosen)}"
 
 
 def _tested(raw: Any) -> Iterator[str]:
     """'nccl-tests ran on 2 x NVIDIA RTX A6000 (c1, c2)'."""
     rows = [texts(row) for row in raw] if isinstance(raw, (list, tuple)) else []
     by_name = collected((row[0], row[1]) for row in rows if len(row) == 2)
-    kinds = [f"{len(addresses)} x {name} ({_names(addresses)})" for name, addresses in by_name.items()]
+    kinds = [f"{len(addresses)} x {name} ({spans(addresses)})" for name, addresses in by_name.items()]
     if kinds:
         yield f"nccl-tests ran on {' and '.join(kinds)}"
 
@@ -230,9 +242,9 @@ def _divided(mig: Mapping[str, Any]) -> Iterator[str]:
     if not mig:
         return
     parts = {index: raw if isinstance(raw, (list, tuple)) else () for index, raw in mig.items()}
-    each = [f"GPU {index}{f' ({_names(map(str, parts[index]))})' if parts[index] else ''}" for index in parts]
+    each = [f"GPU {index}{f' ({spans(map(str, parts[index]))})' if parts[index] else ''}" for index in parts]
     yield (
-        f"divided by MIG: {_names(each)}; a process gets one instance, without access from one to another over PCIe or"
+        f"divided by MIG: {spans(each)}; a process gets one instance, without access from one to another over PCIe or"
         " NVLink"
     )
 
@@ -242,7 +254,13 @@ def _links(topology: Topology) -> Iterator[str]:
     known = [gpu for gpu in topology.gpus if gpu.link.width and gpu.link_max != PcieLink()]
     of_link = collected(((gpu.link.words, gpu.link_max.words), f"GPU{gpu.index}") for gpu in known)
     for (now, most), names in of_link.items():
-        yield f"PCIe link of {_names(names)}: {now} of {most}"
+        yield f"PCIe link of {spans(names)}: {now} of {most}{_at_rest(now, most)}"
+
+
+def _at_rest(now: str, most: str) -> str:
+    """A GPU without work lowers its link's speed, never its width."""
+    slower = now != most and now.rpartition(" ")[2] == most.rpartition(" ")[2]
+    return " (an idle GPU lowers the speed)" if slower else ""
 
 
 def _together(topology: Topology) -> Iterator[str]:
@@ -250,15 +268,15 @@ def _together(topology: Topology) -> Iterator[str]:
     if topology.stated is None:
         return
     groups = stated_groups(topology)
-    shared = [f"{_names(group.gpus)}{' with ' if group.nics else ''}{_names(group.nics)}" for group in groups]
+    shared = [f"{spans(group.gpus)}{' with ' if group.nics else ''}{spans(group.nics)}" for group in groups]
     if shared:
         yield f"behind one switch: {'; '.join(shared)}"
     alone = _without_a_near_card(topology, [head for head in topology.stated.heads if not head.startswith("GPU")])
     if alone and len(alone) < len(topology.gpus):
-        yield f"without a card behind the same switch: {_names(alone)}"
+        yield f"without a card behind the same switch: {spans(alone)}"
     elif alone:
         nearest = collected((nearest_card_words(topology, gpu), gpu) for gpu in alone)
-        each = "; ".join(f"{word} of {_names(gpus)}" for word, gpus in nearest.items())
+        each = "; ".join(f"{word} of {spans(gpus)}" for word, gpus in nearest.items())
         yield f"no card of the text is behind the switch of a GPU; the nearest: {each}"
 
 
@@ -289,7 +307,7 @@ def _ports(topology: Topology) -> Iterator[str]:
     """'RDMA ports: ACTIVE, Ethernet, 100 Gb/s: mlx5_0; DOWN (Disabled), Ethernet: mlx5_1'."""
     states = collected((_state(port), port.device) for port in topology.rdma if port.state)
     if states:
-        each = "; ".join(f"{words}: {_names(dict.fromkeys(names))}" for words, names in states.items())
+        each = "; ".join(f"{words}: {spans(dict.fromkeys(names))}" for words, names in states.items())
         yield f"RDMA ports: {each}"
 
 
@@ -298,6 +316,31 @@ def _state(port: RdmaPort) -> str:
     why = f" ({port.phys_state})" if port.phys_state and not (port.active and port.phys_state == "LinkUp") else ""
     rate = f"{port.rate_gbps:g} Gb/s" if port.rate_gbps and port.active else ""
     return ", ".join(filter(None, (port.state + why, port.link_layer, rate)))
+
+
+def _kinds(topology: Topology, snapshot: Snapshot) -> Iterator[str]:
+    """'RDMA devices: ConnectX-7: mlx5_0 to mlx5_3', by their PCI device ids (0x15b3, Mellanox)."""
+    devices = dict.fromkeys(port.device for port in topology.rdma)
+    numbers = {name: snapshot.text(f"/sys/class/infiniband/{name}/hca_type").removeprefix("MT") for name in devices}
+    kinds = collected(
+        (known, name)
+        for name, number in numbers.items()
+        if number.isdecimal() and (known := known_part(_MELLANOX, int(number)))
+    )
+    if kinds:
+        yield "RDMA devices: " + "; ".join(f"{kind}: {spans(names)}" for kind, names in kinds.items())
+
+
+_MELLANOX = 0x15B3
+
+
+def _mtus(topology: Topology, mtus: Mapping[str, Any]) -> Iterator[str]:
+    """RDMA packets that are smaller than a port could send; of a port without a link it says nothing."""
+    active = {port.name for port in topology.rdma if port.active}
+    sizes = {name: (sized.get("active_mtu"), sized.get("max_mtu")) for name, sized in mtus.items() if name in active}
+    small = collected((pair, name) for name, pair in sizes.items() if None not in pair and pair[0] != pair[1])
+    for (now, most), names in small.items():
+        yield f"RDMA packets of {now} bytes where {most} are possible (active_mtu): {spans(names)}"
 
 
 def _gids(topology: Topology) -> Iterator[str]:
@@ -310,10 +353,10 @@ def _gids(topology: Topology) -> Iterator[str]:
         if _is_routed(gid)
     )
     for index, names in by_index.items():
-        yield f"RoCE v2 over IPv4 is GID index {index} at {_names(names)}"
+        yield f"RoCE v2 over IPv4 is GID index {index} at {spans(names)}"
     by_type = collected((_types(port), port.device) for port in ports if _is_typed_and_never_routed(port))
     for types, names in by_type.items():
-        yield f"no RoCE v2 GID with an IPv4 address among those in the text: {_names(names)} ({types})"
+        yield f"no RoCE v2 GID with an IPv4 address among those in the text: {spans(names)} ({types})"
 
 
 def _gid_elsewhere(topology: Topology, others: Iterable[Topology]) -> Iterator[str]:
@@ -323,7 +366,7 @@ def _gid_elsewhere(topology: Topology, others: Iterable[Topology]) -> Iterator[s
         theirs = gid_indices(other)
         if own and theirs and own.isdisjoint(theirs):
             yield (
-                f"{other.node} has it at index {_names(map(str, sorted(theirs)))}: no NCCL_IB_GID_INDEX fits both;"
+                f"{other.node} has it at index {spans(map(str, sorted(theirs)))}: no NCCL_IB_GID_INDEX fits both;"
                 " leave it unset, or set it on each"
             )
 
@@ -349,7 +392,7 @@ def gid_indices(topology: Topology) -> set[int]:
 
 def _types(port: RdmaPort) -> str:
     """'index 1 RoCE v2 link-local'."""
-    return _names(f"index {gid.index} {gid.type} {_scope(gid)}" for gid in port.gids)
+    return spans(f"index {gid.index} {gid.type} {_scope(gid)}" for gid in port.gids)
 
 
 def _scope(gid: Gid) -> str:
@@ -362,7 +405,7 @@ def _netdevs(raw: Mapping[str, Any]) -> Iterator[str]:
     pairs = {name: pair for name, pair in raw.items() if isinstance(pair, (list, tuple)) and len(pair) == 2}
     by_state = collected((str(state), f"{name} is {netdev}") for name, (netdev, state) in pairs.items())
     for state, names in by_state.items():
-        yield f"interfaces of RDMA ports that are {state}: {_names(names)}"
+        yield f"interfaces of RDMA ports that are {state}: {spans(names)}"
 
 
 def _interfaces(topology: Topology) -> Iterator[str]:
@@ -376,7 +419,16 @@ def _interfaces(topology: Topology) -> Iterator[str]:
         for interface in shown
     )
     for state, names in by_state.items():
-        yield f"interfaces {state}: {_names(names)}"
+        yield f"interfaces {state}: {spans(names)}"
+
+
+def _mtu_elsewhere(topology: Topology, others: Iterable[Topology]) -> Iterator[str]:
+    """Interfaces of one name whose MTU is another on a machine that was pasted beside this one."""
+    own = {interface.name: interface.mtu for interface in topology.interfaces if interface.mtu}
+    for other in others:
+        for interface in other.interfaces:
+            if interface.mtu and own.get(interface.name, interface.mtu) != interface.mtu:
+                yield f"MTU of {interface.name}: {own[interface.name]}, {interface.mtu} on {other.node}"
 
 
 def _processors(cpu: Mapping[str, Any]) -> Iterator[str]:
@@ -393,28 +445,36 @@ def _processors(cpu: Mapping[str, Any]) -> Iterator[str]:
         yield f"CPU: {', '.join(filter(None, words))}"
 
 
+_NODES = "/sys/devices/system/node"
+
+
 def _numa(topology: Topology, snapshot: Snapshot) -> Iterator[str]:
     """Domains with memory, and those with processors alone: the text says that they have 0 MB."""
-    sized = [domain for domain in topology.numa if domain.memory_bytes]
-    empty = [
-        str(domain.node)
-        for domain in topology.numa
-        if domain.cpulist and " 0 kB" in snapshot.text(f"/sys/devices/system/node/node{domain.node}/meminfo")
-    ]
-    if sized:
-        sizes = Counter(f"{domain.memory_bytes / _GIB:.0f} GiB" for domain in sized)
+    with_cpus = [domain for domain in topology.numa if domain.cpulist]
+    memory = {str(domain.node): snapshot.text(f"{_NODES}/node{domain.node}/meminfo") for domain in with_cpus}
+    sizes = Counter(f"{domain.memory_bytes / _GIB:.0f} GiB" for domain in topology.numa if domain.memory_bytes)
+    if sizes:
         kinds = " and ".join(f"{count} with {size}" for size, count in sizes.items())
         yield f"{counted(len(topology.numa), 'NUMA domain')} in the text: {kinds}"
-    if empty:
-        yield f"processors without memory of their own: NUMA domain {_names(empty)}; all their memory is remote"
+    elif not texts(pasted(snapshot).get("without_processors")):
+        yield from _processors_alone(with_cpus)
+    if empty := [node for node, text in memory.items() if " 0 kB" in text]:
+        yield f"processors without memory of their own: NUMA domain {spans(empty)}; all their memory is remote"
+
+
+def _processors_alone(domains: Sequence[NumaDomain]) -> Iterator[str]:
+    """Of a text that has not the memory of its domains."""
+    each = "; ".join(f"{domain.node}: {domain.cpulist}" for domain in domains)
+    if len(domains) > 1:
+        yield f"processors by NUMA domain: {each}" if len(each) < _LONG else f"{len(domains)} NUMA domains"
 
 
 def _memory_alone(topology: Topology, domains: Sequence[str]) -> Iterator[str]:
     """Where lscpu lists domains without processors, as those of the memory of Grace's GPUs."""
     if domains:
         own = collected((domain.cpulist, str(domain.node)) for domain in topology.numa if domain.cpulist)
-        with_some = "; ".join(f"processors {spans} in NUMA domain {_names(nodes)}" for spans, nodes in own.items())
-        yield "; ".join(filter(None, (with_some, f"without processors: {_names(domains)}")))
+        with_some = "; ".join(f"processors {cpus} in NUMA domain {spans(nodes)}" for cpus, nodes in own.items())
+        yield "; ".join(filter(None, (with_some, f"without processors: {spans(domains)}")))
 
 
 def _slots(topology: Topology, raw: Any) -> Iterator[str]:
@@ -432,7 +492,7 @@ def _slots_told_apart(listed: Sequence[Mapping[str, Any]], gpus: Mapping[str, st
     free = [str(slot.get("slot")) for slot in listed if slot.get("Current Usage") == "Available"]
     for words, names in (("slots in use", used), ("free slots", free)):
         if names:
-            yield f"{words}: {_names(names)}"
+            yield f"{words}: {spans(names)}"
 
 
 def _slot_in_use(slot: Mapping[str, Any], gpus: Mapping[str, str]) -> str:
@@ -440,29 +500,3 @@ def _slot_in_use(slot: Mapping[str, Any], gpus: Mapping[str, str]) -> str:
     address = str(slot.get("Bus Address") or "")
     gpu = gpus.get(address.rpartition(":")[0]) if address else None
     return f"{f'{gpu} in ' if gpu else ''}{slot.get('slot')}{f' at {address}' if address else ''}"
-
-
-def _names(names: Iterable[str]) -> str:
-    """Neighbouring numbers of one name are a span: 'GPU0 to GPU3'."""
-    each = list(names)
-    spans: list[tuple[str, str]] = []
-    for name in each:
-        if spans and _follows(spans[-1][1], name):
-            spans[-1] = (spans[-1][0], name)
-        else:
-            spans.append((name, name))
-    words = [word for span in spans for word in _span(*span)]
-    more = len(words) - _MOST_NAMES
-    return ", ".join(words[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
-
-
-def _span(first: str, last: str) -> Sequence[str]:
-    if first == last:
-        return (first,)
-    return (first, last) if _follows(first, last) else (f"{first} to {last}",)
-
-
-def _follows(name: str, after: str) -> bool:
-    """Whether the second name is the first with the next number at its end."""
-    one, other = (re.fullmatch(r"(.{0,64}?)(\d{1,4})", text) for text in (name, after))
-    return bool(one and other and one[1] == other[1] and int(other[2]) == int(one[2]) + 1)

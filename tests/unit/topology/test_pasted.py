@@ -349,7 +349,7 @@ def test_a_gpu_that_is_alone_below_a_switch_may_have_lost_its_neighbours() -> No
 @given(st.data())
 def test_of_a_sound_machine_no_part_of_a_text_looks_broken(data: st.DataObject) -> None:
     texts = {name: post(name) for name in HEALTHY} | drawn_by_nccl()
-    texts |= {"lspci -tv": sound_tree(), "lspci -vv": sound_list()}
+    texts |= {"lspci -tv": sound_tree(), "lspci -vv": sound_list(), "a host": post("l40s-host.sound")}
     whole = texts[data.draw(st.sampled_from(sorted(texts)))]
     lines = whole.splitlines()
     lost = data.draw(st.one_of(st.sets(st.integers(0, len(lines) - 1), max_size=3), st.just(set())))
@@ -785,7 +785,7 @@ XID = "[12.3] NVRM: Xid (PCI:0000:c1:00): {}, pid=217, name=python3, Ch 00000008
 def test_small_tools_tell_facts(text: str, words: str) -> None:
     facts = facts_of(text)
     assert any(fact.startswith(words) for fact in facts), facts
-    assert set(found(only(text))) <= {"NOT-RECORDED", "LIMITS"}
+    assert set(found(only(text))) <= {"NOT-RECORDED", "LIMITS", "IOMMU-TRANSLATING", "GPU-P2P-OFF"}
 
 
 @pytest.mark.parametrize(

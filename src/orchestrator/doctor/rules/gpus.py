@@ -21,6 +21,7 @@ from orchestrator.topology.distance import Distances, p2p_level
 from orchestrator.topology.gpus import whole
 from orchestrator.topology.pci import card, small_number
 from orchestrator.topology.speed import Traffic, price
+from orchestrator.topology.stated import nameless_gpus, pasted, texts
 
 Device = Mapping[str, Any]
 """A GPU as NVML describes it."""
@@ -28,6 +29,27 @@ _Ailment = tuple[Severity, str, str, str, str]
 """Severity, title, evidence, effect, fix."""
 RESERVE = 1 << 30
 """Bytes used that nothing but the driver may explain, where NVML does not tell its reserve apart."""
+
+
+def _refusals(node: Node) -> list[Finding] | None:
+    """Of a text in which nvidia-smi answers with an error, and nowhere with a GPU."""
+    said = [words for words in texts(pasted(node.snapshot).get("refused")) if words.startswith(_NVIDIA_SMI)]
+    if not said or any(gpu.name for gpu in node.topology.gpus):
+        return None
+    mismatch = any("mismatch" in words for words in said)
+    return [
+        stop(
+            f"NVML does not respond: {said[0].removeprefix(_NVIDIA_SMI)}",
+            *said,
+            effect="no engine can start there",
+            fix="reboot, or unload and load NVIDIA's kernel modules: its library was updated below them"
+            if mismatch
+            else "see `dmesg` for the driver's reason (NVRM); in a container, whether it has the GPUs",
+        )
+    ]
+
+
+_NVIDIA_SMI = "nvidia-smi said "
 
 
 @Rule(
@@ -38,6 +60,7 @@ RESERVE = 1 << 30
     source="NVML API reference, nvmlReturn_t",
     weight=4,
     needs=(Area.GPUS,),
+    on_text=_refusals,
 ).of_node
 def nvml_unreadable(node: Node) -> Iterator[Finding]:
     """A stop where the node has (or should have) GPUs; unknown if NVML was not asked."""
@@ -76,25 +99,35 @@ def nvml_unreadable(node: Node) -> Iterator[Finding]:
 ).of_node
 def gpu_health(node: Node) -> Iterator[Finding]:
     """For each GPU: errors stop; a pending repair and throttling slow."""
-    for device in node.nvml_devices:
+    for device in (*node.nvml_devices, *nameless_gpus(node.snapshot)):
+        which = f"GPU {device['index']}" if "index" in device else _nameless(device)
         for severity, words, evidence, effect, fix in _ailments(device):
             yield finding(
                 severity,
-                f"GPU {device.get('index')} {words}",
-                f"NVML of GPU {device.get('index')}: {evidence}",
+                f"{which} {words}",
+                f"NVML of {which}: {evidence}",
                 effect=effect,
                 fix=fix,
                 devices=(gpu_address(device),),
             )
 
 
+def _nameless(device: Device) -> str:
+    """Of a piece of nvidia-smi's answers in which its index is not."""
+    return f"the GPU at {device['pci_bus_id']}" if device.get("pci_bus_id") else "a GPU that the text does not name"
+
+
 def _ailments(device: Device) -> Iterator[_Ailment]:
     if device.get("error"):
-        words = f"nvidia-smi shows {device['error']} in its row"
+        where = " in its row" if "index" in device else ""
+        words = f"nvidia-smi shows {device['error']}{where}"
         cost = "no engine can start on this GPU"
         yield Severity.STOP, "does not answer", words, cost, XIDS[79].fix
+    if device.get("unanswered"):
+        yield Severity.STOP, "does not answer", str(device["unanswered"]), "no engine can start on it", XIDS[79].fix
     yield from _memory_errors(device)
     yield from _faulty_rows(device)
+    yield from _repairs(device)
     yield from _throttling(device)
 
 
@@ -133,6 +166,19 @@ def _faulty_rows(device: Device) -> Iterator[_Ailment]:
             "until then a process may hit it and die, and the gang with it",
             "reset the GPU (`nvidia-smi --gpu-reset`) or reboot before the gang starts",
         )
+
+
+def _repairs(device: Device) -> Iterator[_Ailment]:
+    """What nvidia-smi says that waits for a reset."""
+    for key, words in (("pages_pending", "has memory pages to retire"), ("reset_required", "needs a reset")):
+        if device.get(key):
+            yield (
+                Severity.SLOW,
+                words,
+                f"nvidia-smi -q: {words}",
+                "until then a process may hit faulty memory and die, and the gang with it",
+                "reset the GPU (`nvidia-smi --gpu-reset`) or reboot before the gang starts",
+            )
 
 
 def _throttling(device: Device) -> Iterator[_Ailment]:
@@ -179,7 +225,8 @@ def gpu_xid(node: Node) -> Iterator[Finding]:
 
 _XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): ([0-9]{1,4})\b")
 _FALLEN = re.compile(r"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?([0-9a-fA-F:.]{5,18})\b.{0,256}fallen off the bus")
-"""The driver's message where it has not come so far as to report an Xid (NVIDIA kernel-open/nvidia/nv.c)."""
+_NOT_STARTED = re.compile(r"NVRM: GPU ([0-9a-fA-F:.]{5,18}): (?:RmInitAdapter|rm_init_adapter) failed")
+"""The driver's messages where it has not come so far as to report an Xid (NVIDIA kernel-open/nvidia/nv.c)."""
 _TEST = "; then test it with `dcgmi diag -r 3`"
 _WITHOUT_A_DEATH = {
     63: ("has a memory row that was marked for repair", f"{XIDS[64].fix}{_TEST}"),
@@ -203,6 +250,8 @@ def _driver_error(line: str) -> _DriverError | None:
     """Of a line that tells of broken hardware."""
     if match := _FALLEN.search(line):
         return _DriverError(card(match[1].lower()), XIDS[79].what, XIDS[79].fix, line)
+    if match := _NOT_STARTED.search(line):
+        return _DriverError(card(match[1].lower()), "could not be started by the driver", XIDS[79].fix, line)
     match = _XID.search(line)
     if match is None or int(match[2]) not in _REPORTED:
         return None
@@ -286,7 +335,7 @@ def _access_stated(node: Node) -> list[Finding] | None:
         if str(other) != str(index)
     }
     if not pairs:
-        return None
+        return _not_reached_by_cuda(node)
     kinds = collected((status, pair) for pair, status in pairs.items() if status)
     return [
         note(
@@ -296,6 +345,22 @@ def _access_stated(node: Node) -> list[Finding] | None:
             fix="GeForce cards have no P2P; otherwise check the driver's parameters (NVreg_*), ACS and the IOMMU",
         )
         for status, refused in kinds.items()
+    ]
+
+
+def _not_reached_by_cuda(node: Node) -> list[Finding] | None:
+    """By CUDA's samples, which count devices in their own order."""
+    peers = part(pasted(node.snapshot), "peers")
+    refused = [pair for pair, reached in peers.items() if reached is False]
+    if not refused:
+        return [] if peers else None
+    return [
+        note(
+            f"{counted(len(refused), 'pair')} of CUDA's devices can't access each other directly",
+            *(f"devices {pair}" for pair in refused[:6]),
+            effect="NCCL copies between them through host memory",
+            fix="GeForce cards have no P2P; otherwise check the driver's parameters (NVreg_*), ACS and the IOMMU",
+        )
     ]
 
 

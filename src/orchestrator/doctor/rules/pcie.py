@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from operator import attrgetter
+from typing import Any
 
 from orchestrator.doctor.rules.support.cluster import Input, Node, gpu_address
 from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow, unjudged, unknown
 from orchestrator.doctor.rules.transports import DRIVER, OLDEST_WITH_DMA_BUF, PEERMEM, direct, has_gpudirect, kernel
 from orchestrator.model.finding import Finding
+from orchestrator.model.per_node import collected
 from orchestrator.model.topology import RAILS, Area, Gpu, PciDevice, PcieLink
 from orchestrator.model.words import counted
 from orchestrator.protocol.severity import Severity
@@ -18,8 +20,23 @@ from orchestrator.topology.gpus import whole
 from orchestrator.topology.pci import best_link, both_ends, bridges_above, card, config_space, config_unread, number
 from orchestrator.topology.rdma import ports_by_card
 from orchestrator.topology.speed import Traffic, price
+from orchestrator.topology.stated import pasted, texts
 
 _PCI = "/sys/bus/pci/devices"
+
+
+def _acs_of_text(node: Node) -> list[Finding] | None:
+    """Of lines about ACS without the functions that they are of."""
+    counts = pasted(node.snapshot).get("acs")
+    if not isinstance(counts, (list, tuple)) or len(counts) != 2 or not all(map(whole, counts)):
+        return None
+    return [
+        note(
+            f"ACS redirects peer-to-peer traffic on {counts[1]} of {counts[0]} functions in the text",
+            effect="where one of them is between GPUs, or a GPU and its card: " + price(Traffic.THROUGH_ROOT),
+            fix="disable ACS (or VT-d/AMD-Vi) in the BIOS, or by setpci; `sudo lspci -vvv` shows whose the lines are",
+        )
+    ]
 
 
 @Rule(
@@ -34,6 +51,7 @@ _PCI = "/sys/bus/pci/devices"
     source="PCI Express Base Specification, ACS Extended Capability (id 0x000D); NCCL troubleshooting guide, nccl#2079",
     weight=24,
     needs=RAILS,
+    on_text=_acs_of_text,
 ).of_node
 def acs_redirect(node: Node) -> Iterator[Finding]:
     """One finding with all ports on the path; unknown where the configuration space was cut off."""
@@ -132,6 +150,38 @@ _FOLDERS = ("/sys/kernel/mm/memory_peers", "system")
 """The folder that is listed for nvidia-peermem, and the part of a look that reads them."""
 
 
+def _iommu_of_text(node: Node) -> list[Finding] | None:
+    """What a kernel was told of the IOMMU and says of it; a refused access shows that it translates."""
+    also = pasted(node.snapshot)
+    refused, options = texts(also.get("iommu_faults")), texts(also.get("boot"))
+    told = _told_of_iommu(also, options)
+    if not refused and (not told or _PASSING & {*options}):
+        return None
+    about_gpus = any("nvidia" in words for words in refused)
+    return [
+        finding(
+            Severity.SLOW if about_gpus else Severity.NOTE,
+            "the IOMMU translates DMA, and refused accesses of GPUs" if about_gpus else "the IOMMU translates DMA",
+            *refused[:4],
+            *told,
+            effect="peer-to-peer traffic and GPUDirect RDMA through it are not supported on bare metal: NCCL hangs or"
+            " fails, or data is wrong",
+            fix="boot with iommu=pt (or intel_iommu=off, amd_iommu=off), or disable VT-d/AMD-Vi in the BIOS",
+        )
+    ]
+
+
+_PASSING = {"iommu=pt", "iommu=off", "intel_iommu=off", "amd_iommu=off"}
+
+
+def _told_of_iommu(also: Mapping[str, Any], options: Sequence[str]) -> list[str]:
+    on = [option for option in options if option in ("intel_iommu=on", "amd_iommu=on")]
+    translated = (
+        ["the kernel's log: iommu: Default domain type: Translated"] if also.get("iommu") == "translated" else []
+    )
+    return [*(f"the kernel's command line: {option}, without iommu=pt" for option in on), *translated]
+
+
 @Rule(
     id="IOMMU-TRANSLATING",
     title="the IOMMU translates DMA",
@@ -149,6 +199,7 @@ _FOLDERS = ("/sys/kernel/mm/memory_peers", "system")
     source="CUDA C++ Programming Guide, IOMMU on Linux; GPUDirect RDMA, Supported Systems, IOMMUs; nccl issue 1999",
     weight=26,
     needs=RAILS,
+    on_text=_iommu_of_text,
 ).of_node
 def iommu_translating(node: Node) -> Iterator[Finding]:
     """Where GPUs or RDMA cards are in a group of type DMA or DMA-FQ; a stop where what the plan uses is known to
@@ -194,7 +245,38 @@ def _links_of_text(node: Node) -> list[Finding] | None:
         gpu.name: max(gpu_alike.link_max.width for gpu_alike in loose if gpu_alike.name == gpu.name) for gpu in loose
     }
     reduced = (_reduced(f"GPU {gpu.index}", gpu, None, judge_speed=False, widest=widest[gpu.name]) for gpu in loose)
-    return list(chain.from_iterable(reduced)) if loose else None
+    limited = [*_limited(node), *_narrow_cards(node)]
+    return [*chain.from_iterable(reduced), *limited] if loose or limited else None
+
+
+def _narrow_cards(node: Node) -> Iterator[Finding]:
+    """Cards of which a list tells the link, and no tree where they are."""
+    for entry in texts(pasted(node.snapshot).get("narrow_cards")):
+        address, now, most = entry.split("|")
+        yield slow(
+            f"the card at {address} runs at x{now}, but supports x{most}",
+            f"lspci of {address}: LnkSta x{now}, LnkCap x{most}",
+            effect=price(Traffic.NARROW_LINK),
+            fix=_other_slot_or_seat("", int(most), slot_too_narrow=False),
+            devices=(address,),
+        )
+
+
+_NETWORK_DRIVERS = ("mlx5_core", "mlx4_core", "bnxt_en", "ice")
+
+
+def _limited(node: Node) -> Iterator[Finding]:
+    """Network cards of which the kernel says at their start that their link gives less than they can take."""
+    for entry in texts(pasted(node.snapshot).get("limited_links")):
+        driver, address, now, width, could, most = entry.split("|")
+        if driver in _NETWORK_DRIVERS:
+            yield slow(
+                f"the card at {address} runs at {now} x{width}, but supports {could} x{most}",
+                f"{driver} {address}: available PCIe bandwidth, limited by {now} x{width} link",
+                effect=price(Traffic.NARROW_LINK),
+                fix=_other_slot_or_seat("", int(most), slot_too_narrow=int(width) < int(most)),
+                devices=(address,),
+            )
 
 
 @Rule(
@@ -285,6 +367,31 @@ def _other_slot_or_seat(slot: str, lanes: int, *, slot_too_narrow: bool) -> str:
     return f"reseat {card} and its riser, and check the contacts; check bifurcation and link speed in the BIOS"
 
 
+_OWN = ("nvidia", "mlx5_core")
+
+
+def _errors_of_text(node: Node) -> list[Finding] | None:
+    """Of the kernel's log: what a GPU or an RDMA card could not have corrected slows; of others it is a note."""
+    errors = [entry.split("|") for entry in texts(pasted(node.snapshot).get("pcie_errors"))]
+    if not errors:
+        return None
+    own = {gpu.address for gpu in node.topology.gpus}
+    failed = any(
+        severity.startswith("uncorr") and (driver in _OWN or place in own) for driver, place, severity in errors
+    )
+    kinds = collected((severity, place) for _, place, severity in errors)
+    return [
+        finding(
+            Severity.SLOW if failed else Severity.NOTE,
+            "PCIe errors: " + "; ".join(f"{kind} at {', '.join(places[:6])}" for kind, places in kinds.items()),
+            *(f"the kernel's log: {f'{driver} {place}'.strip()}: {kind}" for driver, place, kind in errors[:6]),
+            effect="packets are sent again (not measured); an uncorrected error stops the gang",
+            fix="reseat the card and its riser; swap slots to see whether the errors follow the card",
+            devices=tuple(dict.fromkeys(place for _, place, _ in errors)),
+        )
+    ]
+
+
 @Rule(
     id="PCIE-ERRORS",
     title="a PCIe link has counted errors",
@@ -296,6 +403,7 @@ def _other_slot_or_seat(slot: str, lanes: int, *, slot_too_narrow: bool) -> str:
     source="Linux Documentation/PCI/pcieaer-howto.rst, sysfs-bus-pci-devices-aer_stats",
     weight=58,
     needs=RAILS,
+    on_text=_errors_of_text,
 ).of_node
 def pcie_errors(node: Node) -> Iterator[Finding]:
     """One note over all links; uncorrected errors make it slow."""

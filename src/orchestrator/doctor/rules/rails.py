@@ -10,9 +10,12 @@ from orchestrator.doctor.rules.support.cluster import Cluster, Node, in_place, o
 from orchestrator.doctor.rules.support.registry import Rule, note, slow
 from orchestrator.model.finding import Finding
 from orchestrator.model.per_node import FEWEST_FOR_A_MAJORITY, collected
+from orchestrator.model.snapshot import part
 from orchestrator.model.topology import RAILS, RdmaPort
+from orchestrator.topology.gpus import whole
 from orchestrator.topology.network import carrier
 from orchestrator.topology.speed import Traffic, price
+from orchestrator.topology.stated import pasted
 
 
 @Rule(
@@ -104,6 +107,29 @@ def _network(node: Node, port: RdmaPort) -> str | None:
     return str(ip_interface(interface.ipv4[0]).network) if interface and interface.ipv4 else None
 
 
+def _small_by_verbs(node: Node) -> list[Finding] | None:
+    """Of ibv_devinfo: which ports with a link send smaller packets than they could."""
+    sizes = part(pasted(node.snapshot), "mtus")
+    ports = [port for port in node.topology.rdma if port.active and port.link_layer == "Ethernet"]
+    packets = {port.device: whole(part(sizes, port.name).get("active_mtu")) for port in ports}
+    small = {device: size for device, size in packets.items() if 0 < size < _FULL}
+    if not small:
+        return [] if any(packets.values()) else None
+    names = ", ".join(f"{device} ({now})" for device, now in small.items())
+    return [
+        note(
+            f"RoCE packets of less than {_FULL} bytes: {names}",
+            *(f"ibv_devinfo of {device}: active_mtu = {now}" for device, now in small.items()),
+            effect=f"more packets for the same data than with {_FULL} bytes (loss not measured)",
+            fix=f"set an MTU of {SMALLEST_FULL} to {USUAL_MTU} on their interfaces, on the switch and on all peers",
+            devices=tuple(small),
+        )
+    ]
+
+
+_FULL = 4096
+
+
 @Rule(
     id="RAIL-MTU",
     title="a rail's MTU is small, or differs between nodes",
@@ -115,6 +141,7 @@ def _network(node: Node, port: RdmaPort) -> str | None:
     source="Linux include/rdma/ib_addr.h iboe_get_mtu; NCCL takes the smaller of both ends",
     weight=35,
     needs=RAILS,
+    on_text=_small_by_verbs,
 ).of_cluster
 def rail_mtu(cluster: Cluster) -> Iterator[Finding]:
     """One finding per node: ports that are smaller than most of their peers, else too small for full packets."""

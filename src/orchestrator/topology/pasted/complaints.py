@@ -9,14 +9,15 @@ them (tests/golden/pasted).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from orchestrator.protocol.xids import XIDS
 from orchestrator.topology.pasted.facts import Line, PastedFacts
 
 _PLACE = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
 XID = re.compile(
-    rf".{{0,256}}?(?P<line>NVRM: Xid \(PCI:(?P<place>{_PLACE})[^)]{{0,16}}\): (?P<xid>\d{{1,4}})\b.{{0,300}})"
+    rf".{{0,256}}?(?P<line>NVRM: Xid \((?:PCI:)?(?P<place>{_PLACE})[^)]{{0,16}}\): (?P<xid>\d{{1,4}})\b.{{0,300}})"
 )
 FALLEN = re.compile(
     rf".{{0,256}}?(?P<line>NVRM: GPU (?:at )?(?:PCI:)?{_PLACE}:? (?:GPU )?has fallen off the bus.{{0,100}})"
@@ -29,7 +30,8 @@ NOT_STARTED = re.compile(
     r"(?: \((?P<code>[0-9a-fx:]{1,32})\))?.{0,100}"
 )
 AER = re.compile(
-    rf".{{0,256}}?\b(?P<place>{_PLACE}): (?:AER: )?PCIe Bus Error: severity=(?P<severity>[A-Z][a-z]{{2,16}}"
+    rf".{{0,256}}?\b(?:(?P<driver>[\w-]{{2,24}}) )?(?P<place>{_PLACE}): (?:AER: )?PCIe Bus Error:"
+    r" severity=(?P<severity>[A-Z][a-z]{2,16}"
     r"(?: \([A-Za-z-]{2,16}\))?).{0,200}"
 )
 GIVEN_UP = re.compile(
@@ -41,10 +43,52 @@ MLX5 = re.compile(
     r"Link (?P<state>up|down|ACTIVE|INIT|DOWN|ARMED)\b.{0,64}"
 )
 MODULE = re.compile(
-    r".{0,256}?\bNVRM(?:: loading| version:) NVIDIA UNIX .{0,32}?Kernel Module (?:for \w{3,8})? {0,4}"
+    r".{0,256}?\bNVRM(?:: loading| version:) {1,4}NVIDIA UNIX .{0,32}?Kernel Module (?:for \w{3,8})? {0,4}"
     r"(?P<driver>\d{3}\.\d{1,3}(?:\.\d{1,3})?)\b.{0,200}"
 )
-OF_KERNEL = (XID, FALLEN, OF_GPU, NOT_STARTED, AER, GIVEN_UP, MLX5, MODULE)
+FAULT = re.compile(
+    rf".{{0,256}}?(?:(?P<driver>[\w-]{{2,24}}) (?P<place>{_PLACE}): )?AMD-Vi: Event logged \[IO_PAGE_FAULT"
+    rf"(?: device=(?P<device>{_PLACE}))?.{{0,200}}"
+    rf"|.{{0,256}}?DMAR: \[DMA (?:Read|Write)[^\]]{{0,24}}\] Request device \[(?P<requester>{_PLACE})\].{{0,200}}"
+)
+"""Linux drivers/iommu/amd/iommu.c and drivers/iommu/intel/dmar.c: the IOMMU refused an access."""
+IOMMU_ON = re.compile(r".{0,64}?\b(?P<words>DMAR: IOMMU enabled|AMD-Vi: AMD IOMMUv\d loaded).{0,64}")
+LIMITED = re.compile(
+    rf".{{0,256}}?\b(?P<driver>[\w-]{{2,24}}) (?P<place>{_PLACE}): \d{{1,5}}\.\d{{1,3}} Gb/s available PCIe bandwidth,"
+    r" limited by (?P<now>[\d.]{1,4} ?GT/s)(?: PCIe)? x(?P<width>\d{1,2}) link(?: at (?P<above>[\w:.]{4,16}))?"
+    r" \(capable of [\d.]{1,8} Gb/s with (?P<could>[\d.]{1,4} ?GT/s)(?: PCIe)? x(?P<most>\d{1,2}) link\).{0,16}"
+)
+"""Linux drivers/pci/pci.c, pcie_print_link_status."""
+MISMATCH = re.compile(
+    r".{0,256}?NVRM: API mismatch: (?:the )?client (?:'[^']{1,64}' \(pid \d{1,9}\) )?(?:has the version"
+    r" (?P<client>\d{3}[\d.]{1,12}\d)\b.{0,160}|.{0,160})"
+)
+POWER = re.compile(
+    rf".{{0,256}}?\bmlx5_(?:core (?P<place>{_PLACE})|pcie_event)[: ].{{0,160}}?"
+    r"(?P<words>[Dd]etected insufficient power on the PCIe slot(?: \(\d{1,4}W\))?"
+    r"|module \d{1,2}, (?:Cable unplugged|[Cc]able error(?:, \w[\w ]{2,48})?|Bus stuck[\w ()/]{0,48})).{0,64}"
+)
+NO_ROOM = re.compile(
+    rf".{{0,256}}?\b(?P<place>{_PLACE}): BAR (?P<bar>\d{{1,2}})(?: \[[^\]]{{4,96}}\])?:"
+    r" (?:no space for|can't assign; no space).{0,128}"
+    rf"|.{{0,256}}?NVRM: BAR(?P<nvidia_bar>\d) is 0M @ 0x0 \(PCI:(?P<nvidia_place>{_PLACE})\).{{0,64}}"
+)
+"""Linux drivers/pci/setup-res.c; NVIDIA's kernel-open/nvidia/nv-pci.c."""
+NOT_TAKEN = re.compile(
+    rf".{{0,256}}?\bnvidia(?:: probe of (?P<old>{_PLACE})| (?P<place>{_PLACE}): probe)"
+    r" (?:with driver nvidia )?failed with error (?P<error>-\d{1,3})"
+)
+SXID = re.compile(rf".{{0,256}}?(?P<line>nvidia-nvswitch\d{{1,2}}: SXid \(PCI:{_PLACE}\): \d{{1,6}}, .{{0,160}})")
+PEERMEM = re.compile(
+    r"(?:.{0,256}?\b(?P<module>nv(?:idia)?_peer_?mem): "
+    r"(?P<why>(?:Unknown symbol|disagrees about version of symbol) \w{3,64}).{0,64}"
+    r"|.{0,96}?\bmodprobe: (?:FATAL|ERROR): (?:could not insert '(?P<refused>nv(?:idia)?[_-]peer_?mem)': "
+    r"(?P<reason>[A-Z][\w (),.]{3,80})"
+    r"|Module (?P<absent>nv(?:idia)?[_-]peer_?mem) not found\b.{0,128}))"
+)
+_ABOUT_GPUS = (XID, FALLEN, OF_GPU, NOT_STARTED, AER, GIVEN_UP, MLX5, MODULE)
+_ABOUT_REST = (FAULT, IOMMU_ON, LIMITED, MISMATCH, POWER, NO_ROOM, NOT_TAKEN, SXID, PEERMEM)
+OF_KERNEL = (*_ABOUT_GPUS, *_ABOUT_REST)
 """What begins a part of it."""
 REFUSED = re.compile(
     r".{0,400}?(?P<words>NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver"
@@ -59,11 +103,17 @@ MARKS = (
     "NVRM",
     "PCIe Bus Error",
     "AER: can't recover",
-    "mlx5_core",
+    "mlx5_",
     "NVIDIA-SMI has failed",
     "initialize NVML",
     "device handle",
     "No devices",
+    "AMD-Vi",
+    "DMAR",
+    "available PCIe bandwidth",
+    "BAR ",
+    "nvidia",
+    "peer",
 )
 """One of them is in each of these lines but ibstat's."""
 _MOST = 64
@@ -97,16 +147,22 @@ def kernel(facts: PastedFacts, match: re.Match[str], at: str) -> str:
             _keep_for_rule(facts, f"NVRM: GPU at {at} has fallen off the bus")
         return ""
     elif match.re in (XID, FALLEN):
-        _keep_for_rule(facts, match["line"].strip())
-        if match.re is XID and int(match["xid"]) not in _FOUND_BY_RULE:
-            _keep(facts, "kernel", _other_xid(match))
+        _xid(facts, match)
     elif match.re is MLX5:
         port = f" port {match['port']}" if match["port"] else ""
         links: dict[str, str] = facts.also.setdefault("kernel_links", {})
         links[f"{match['name']}{port}"] = match["state"].lower()
     else:
-        _keep(facts, "kernel", _of_device(match))
+        _keep(facts, "kernel", _SAID.get(match.re, _of_device)(match))
+        _for_rules(facts, match)
     return at
+
+
+def _xid(facts: PastedFacts, match: re.Match[str]) -> None:
+    """Old drivers leave out 'PCI:'."""
+    _keep_for_rule(facts, re.sub(r"Xid \((?!PCI:)", "Xid (PCI:", match["line"].strip()))
+    if match.re is XID and int(match["xid"]) not in _FOUND_BY_RULE:
+        _keep(facts, "kernel", _other_xid(match))
 
 
 def _other_xid(match: re.Match[str]) -> str:
@@ -124,6 +180,63 @@ def _of_device(match: re.Match[str]) -> str:
     return f"the driver could not start GPU {match['place']}: {match['what'].rstrip('!')}{code}"
 
 
+def _fault(match: re.Match[str]) -> str:
+    place = match["place"] or match["device"] or match["requester"] or "a device"
+    whose = f"{match['driver']} {place}" if match["driver"] else place
+    return f"the IOMMU refused an access of {whose}"
+
+
+def _limited(match: re.Match[str]) -> str:
+    at = f" at {match['above']}" if match["above"] else ""
+    return (
+        f"the PCIe link of {match['driver']} {match['place']} is {match['now']} x{match['width']}{at},"
+        f" of {match['could']} x{match['most']}"
+    )
+
+
+def _mismatch(match: re.Match[str]) -> str:
+    version = f" ({match['client']})" if match["client"] else ""
+    return f"NVIDIA's library{version} and its kernel module are of different versions: reboot, or reload the module"
+
+
+def _no_room(match: re.Match[str]) -> str:
+    bar, place = match["bar"] or match["nvidia_bar"], match["place"] or match["nvidia_place"]
+    return f"BAR {bar} of {place} got no address: see Above 4G Decoding in the BIOS"
+
+
+def _peermem(match: re.Match[str]) -> str:
+    if match["module"]:
+        return f"{match['module']} can't be loaded: {match['why']}"
+    name = match["refused"] or match["absent"]
+    return f"{name} can't be loaded: {match['reason'].strip() if match['refused'] else 'there is no such module'}"
+
+
+_SAID: Mapping[re.Pattern[str], Callable[[re.Match[str]], str]] = {
+    FAULT: _fault,
+    IOMMU_ON: lambda match: f"the IOMMU is on ({match['words']})",
+    LIMITED: _limited,
+    MISMATCH: _mismatch,
+    POWER: lambda match: f"{f'mlx5_core {place}' if (place := match['place']) else 'mlx5'}: {match['words']}",
+    NO_ROOM: _no_room,
+    NOT_TAKEN: lambda match: f"NVIDIA's driver did not take {match['place'] or match['old']} (error {match['error']})",
+    SXID: lambda match: match["line"].strip(),
+    PEERMEM: _peermem,
+}
+"""What else it says, in words."""
+
+
+def _for_rules(facts: PastedFacts, match: re.Match[str]) -> None:
+    """What a rule judges too."""
+    if match.re is NOT_STARTED:
+        _keep_for_rule(facts, f"NVRM: GPU {match['place']}: {match['what']}")
+    elif match.re is AER:
+        _keep(facts, "pcie_errors", f"{match['driver'] or ''}|{match['place']}|{match['severity'].lower()}")
+    elif match.re is FAULT:
+        _keep(facts, "iommu_faults", _fault(match))
+    elif match.re is LIMITED:
+        _keep(facts, "limited_links", "|".join(match.group("driver", "place", "now", "width", "could", "most")))
+
+
 def _keep_for_rule(facts: PastedFacts, line: str) -> None:
     """Where the probe writes what it read in /dev/kmsg."""
     lines: list[str] = facts.host.setdefault("kernel_log", {}).setdefault("xid", [])
@@ -139,7 +252,11 @@ def _keep(facts: PastedFacts, key: str, words: str) -> None:
 
 def refusal(facts: PastedFacts, match: re.Match[str], at: str) -> str:
     """A line in which a tool says that it could not do its work."""
-    _keep(facts, "refused", f"nvidia-smi said '{match['words'].strip()}'")
+    words = match["words"].strip()
+    _keep(facts, "refused", f"nvidia-smi said '{words}'")
+    if words.startswith("Unable to determine") and (place := re.search(_PLACE, words)):
+        lost: dict[str, Any] = {"pci_bus_id": place[0], "error": words.rpartition(": ")[2], "sections": []}
+        facts.also.setdefault("nameless", []).append(lost)
     return at
 
 

@@ -22,7 +22,8 @@ LSCPU_BEGIN = re.compile(r"\s*Architecture:\s{1,64}(?:x86_64|aarch64|ppc64le)\s*
 LSCPU_DOMAINS = re.compile(r"\s*(?P<field>NUMA node\(s\)):\s{1,64}(?P<value>\d{1,4})\s*")
 """Where only the part about NUMA was pasted."""
 LSCPU_FIELD = re.compile(
-    r"\s*(?P<field>CPU\(s\)|Socket\(s\)|NUMA node\(s\)|Model name|Hypervisor vendor):\s{1,64}(?P<value>\S.{0,400})"
+    r"\s*(?P<field>CPU\(s\)|Socket\(s\)|NUMA node\(s\)|Model name|Hypervisor vendor|Virtualization type):"
+    r"\s{1,64}(?P<value>\S.{0,400})"
 )
 LSCPU_DOMAIN = re.compile(r"\s*NUMA node(?P<domain>\d{1,4}) CPU\(s\):(?:\s{1,64}(?P<value>[\d,-]{1,400}))?\s*")
 """Empty of a domain that has memory alone, as that of Grace's GPUs."""
@@ -32,6 +33,7 @@ _LSCPU = {
     "NUMA node(s)": "nodes",
     "Model name": "model",
     "Hypervisor vendor": "hypervisor",
+    "Virtualization type": "virtualization",
 }
 
 SLOT_BEGIN = re.compile(r"\s{0,16}Designation: (?P<slot>\S.{0,63})")
@@ -43,8 +45,9 @@ NETDEV = re.compile(
 )
 
 RDMA_LINK = re.compile(
-    r"(?:\d{1,4}/\d{1,4}: |link )(?P<device>[A-Za-z][\w.@-]{0,63})/(?P<port>\d{1,2}):? .{0,200}?"
-    r"state (?P<state>[A-Z]{2,16}) physical_state (?P<phys_state>[A-Z_]{2,24})(?: netdev (?P<netdev>\S{1,16}))?.{0,64}"
+    r"(?:\d{1,4}/\d{1,4}: |link )(?P<device>[A-Za-z][\w.@-]{0,63})/(?P<port>\d{1,2}):? "
+    r"(?P<subnet>subnet_prefix )?.{0,200}?\bstate (?P<state>[A-Z]{2,16})\b"
+    r"(?: physical_state (?P<phys_state>[A-Z_]{2,24}))?(?: netdev (?P<netdev>\S{1,16}))?.{0,64}"
 )
 
 IFCONFIG = re.compile(
@@ -66,6 +69,20 @@ IOMMU_KIND = re.compile(r".{0,64}?\biommu: Default domain type: (?P<kind>Transla
 """Linux drivers/iommu/iommu.c."""
 GDS_IOMMU = re.compile(r"\s*IOMMU: (?P<kind>disabled|enabled)\s*")
 _OF_IOMMU = re.compile(r"(?:intel_|amd_)?iommu[.=]\S{1,64}|pci=\S{1,64}|pcie_(?:acs_override|aspm|ports)=\S{1,64}")
+
+SERVICE = re.compile(
+    r"[\s*\u25cf\u25cb\u00d7]{0,8}(?P<unit>nvidia[\w-]{0,48}|opensmd?|openibd|rdma[\w-]{0,24}|nv_peer_mem)\.service"
+    r"(?: - .{0,128})?"
+)
+SERVICE_STATE = re.compile(r"\s+Active: (?P<state>[a-z]{4,16} \([\w: -]{2,48}\)).{0,128}")
+MODULE = re.compile(
+    r"(?P<module>nvidia_peermem|nv_peer_mem|nvidia_fs|gdrdrv)\s{1,40}\d{3,9}\s{1,8}\d{1,4}(?:\s.{0,200})?"
+)
+"""A line of lsmod."""
+WSL = re.compile(r".{0,256}?microsoft-standard-WSL2.{0,256}")
+DEVICES_HEAD = re.compile(r"\s*device\s+node GUID\s*")
+DEVICES_ROW = re.compile(r"\s*(?P<device>[a-z][\w.@-]{1,63})\s+[0-9a-f]{16}\s*")
+NO_DEVICES = re.compile(r"\s{0,8}(?P<words>No IB devices found|Failed to get IB devices list\b.{0,64})\s*")
 
 _LOCKED = re.compile(r"max locked memory {1,16}\((?P<unit>kbytes), -l\) (?P<limit>unlimited|\d{1,20})\s*")
 _LOCKED_ASKED = re.compile(r".{0,128}?\bulimit (?:-[SH] ?)?-l\s*")
@@ -133,6 +150,8 @@ def processors(facts: PastedFacts, match: re.Match[str], at: str) -> str:
             facts.files[f"/sys/devices/system/node/node{domain}/cpulist"] = spans
     elif match.re is not LSCPU_BEGIN:
         facts.also.setdefault("cpu", {}).setdefault(_LSCPU[match["field"]], match["value"].strip())
+        if match["field"] == "Hypervisor vendor" or match["value"].strip() == "full":
+            facts.also["guest"] = True
     return at
 
 
@@ -168,6 +187,28 @@ def interface(facts: PastedFacts, match: re.Match[str], name: str) -> str:
     own: list[dict[str, Any]] = facts.host.setdefault("addresses", {}).setdefault(name, [])
     own.append({"family": "inet", "address": str(address.ip), "prefixlen": address.network.prefixlen})
     return name
+
+
+def running(facts: PastedFacts, match: re.Match[str], unit: str) -> str:
+    """A line of `systemctl status`, lsmod or uname; unit: that the line of a state is about."""
+    if match.re is SERVICE:
+        return match["unit"]
+    if match.re is SERVICE_STATE and unit:
+        facts.also.setdefault("services", {})[unit] = match["state"]
+    elif match.re is MODULE:
+        facts.also.setdefault("modules", []).append(match["module"])
+    elif match.re is WSL:
+        facts.also |= {"guest": True, "wsl": True}
+    return unit
+
+
+def devices(facts: PastedFacts, match: re.Match[str], at: str) -> str:
+    """A line of `ibv_devices`, or of ibv_devinfo where there are none."""
+    if match.re is DEVICES_ROW:
+        facts.also.setdefault("rdma_devices", []).append(match["device"])
+    elif match.re is NO_DEVICES:
+        facts.also.setdefault("refused", []).append(f"ibv_devinfo said '{match['words'].strip()}'")
+    return at
 
 
 def mig_devices(facts: PastedFacts, match: re.Match[str], at: str) -> str:

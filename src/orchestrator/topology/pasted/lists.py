@@ -38,7 +38,19 @@ _TESTED = re.compile(
 )
 QUERY_ROW = re.compile(r"[^,]{1,80}(?:, [^,]{0,80}){1,40}")
 _QUERIED = {"name": "name", "gpu_name": "name", "uuid": "uuid", "pci.bus_id": "pci_bus_id", "gpu_bus_id": "pci_bus_id"}
-_WIDTHS = ("pcie.link.width.current", "pcie.link.width.max")
+_LINK = {
+    "pcie.link.width.current": "width", "pcie.link.width.max": "max_width",
+    "pcie.link.gen.current": "gen", "pcie.link.gen.max": "max_gen",
+}  # fmt: skip
+_STATES: dict[str, tuple[str, dict[str, int]]] = {
+    "persistence_mode": ("persistence", {"Enabled": 1, "Disabled": 0}),
+    "compute_mode": ("compute_mode", {"Default": 0, "Prohibited": 2, "Exclusive_Process": 3}),
+}
+QUERY_BARE = re.compile(
+    r"(?:(?P<index>\d{1,3}), )?(?P<name>(?:NVIDIA|Tesla|Quadro) [\w .-]{2,60}?)(?P<cells>(?:, [^,]{1,80}){1,40})"
+)
+"""Of --format=csv,noheader."""
+_A_DRIVER = re.compile(r"\d{3}\.\d{2,3}(?:\.\d{2})?")
 
 
 def cuda(facts: PastedFacts, match: re.Match[str], at: str) -> str:
@@ -103,6 +115,8 @@ def queried(facts: PastedFacts, match: re.Match[str], at: str) -> str:
     """A row of `nvidia-smi --query-gpu --format=csv`; at: its heading."""
     if match.re is QUERY_HEAD:
         return match[0]
+    if match.re is QUERY_BARE:
+        return _bare(facts, match, at)
     row = dict(zip(at.split(", "), match[0].split(", "), strict=False))
     if row.get("index", "0").isdecimal() and any("NVIDIA" in cell or "Tesla" in cell for cell in row.values()):
         facts.gpus.append(_gpu_of(row, len(facts.gpus)))
@@ -110,15 +124,41 @@ def queried(facts: PastedFacts, match: re.Match[str], at: str) -> str:
     return at
 
 
+def _bare(facts: PastedFacts, match: re.Match[str], at: str) -> str:
+    """A row without a heading: which of its cells is what only their own words tell."""
+    if not at:
+        gpu: dict[str, Any] = {"index": int(match["index"] or len(facts.gpus)), "name": match["name"].strip()}
+        facts.gpus.append(gpu)
+        facts.driver = facts.driver or next(filter(_A_DRIVER.fullmatch, match["cells"].split(", ")), "")
+        return at
+    return queried(facts, row, at) if (row := QUERY_ROW.fullmatch(match[0])) else at
+
+
 def _gpu_of(row: Mapping[str, str], place: int) -> dict[str, Any]:
     """A GPU by the cells of its row. place: its index, where no cell has it"""
     gpu: dict[str, Any] = {"index": int(row.get("index", place))}
     gpu |= {own: row[name] for name, own in _QUERIED.items() if name in row}
-    if size := re.fullmatch(r"(\d{1,9}) MiB", row.get("memory.total [MiB]", "")):
-        gpu["memory"] = {"total": int(size[1]) << 20}
-    if len(widths := [row[name] for name in _WIDTHS if row.get(name, "").isdecimal()]) == len(_WIDTHS):
-        gpu["link"] = dict(zip(("width", "max_width"), map(int, widths), strict=True))
-    return gpu
+    sizes = {own: re.match(r"(\d{1,9})(?: MiB)?$", row.get(f"memory.{own} [MiB]", "")) for own in ("total", "used")}
+    if memory := {own: int(size[1]) << 20 for own, size in sizes.items() if size}:
+        gpu["memory"] = memory
+    if link := {own: int(row[name]) for name, own in _LINK.items() if row.get(name, "").isdecimal()}:
+        gpu["link"] = link
+    states = {own: known[row[name]] for name, (own, known) in _STATES.items() if row.get(name) in known}
+    return gpu | states | _sums(row)
+
+
+def _sums(row: Mapping[str, str]) -> dict[str, Any]:
+    """Counts of errors and what holds clocks down."""
+    more: dict[str, Any] = {}
+    errors = row.get("ecc.errors.uncorrected.volatile.total", "")
+    enabled = {"Enabled": 1, "Disabled": 0}.get(row.get("ecc.mode.current", ""))
+    ecc = {"uncorrected": int(errors)} if errors.isdecimal() else {}
+    if ecc := {**ecc, **({} if enabled is None else {"enabled": enabled})}:
+        more["ecc"] = ecc
+    active = row.get("clocks_throttle_reasons.active", row.get("clocks_event_reasons.active", ""))
+    if re.fullmatch(r"0x[0-9a-fA-F]{1,16}", active):
+        more["clocks_event_reasons"] = int(active, 16)
+    return more
 
 
 def tested(lines: Sequence[Line]) -> Iterator[PastedFacts]:

@@ -12,7 +12,7 @@ from orchestrator.model.topology import Area
 from orchestrator.topology.pasted.facts import Line, PastedFacts
 from orchestrator.topology.pci import GUEST_VENDORS, device_called, known_part, sort_key
 
-TREE, FULL, LIST = "lspci -tv", "lspci -vvv", "lspci"
+TREE, FULL, LIST, LINKS = "lspci -tv", "lspci -vvv", "lspci", "lspci -vvv | grep Lnk"
 _BRIDGE = "0x060400"
 _FUNCTION = re.compile(
     r"(?:\s{0,8}IOMMU [Gg]roup:? \d{1,4}:? {1,4})?(?:(?P<domain>[0-9a-f]{4,8}):)?"
@@ -32,11 +32,15 @@ _VENDORS = {
 }  # fmt: skip
 _NVIDIA = _VENDORS["NVIDIA"]
 _IDS = re.compile(r"\[([0-9a-f]{4}):([0-9a-f]{4})\]")
-_LINK = r"Lnk%s:\s.{0,40}?Speed (?P<%s_link_speed>[0-9.]{1,5}GT/s).{0,24}?, Width x(?P<%s_link_width>[0-9]{1,2})"
+_LINK = re.compile(
+    r".{0,64}?\bLnk(?P<what>Cap|Sta):\s.{0,40}?Speed (?P<speed>[0-9.]{1,5})GT/s.{0,24}?, Width x(?P<width>[0-9]{1,2})"
+)
+_LINK_OF = r"Lnk%s:\s.{0,40}?Speed (?P<%s_link_speed>[0-9.]{1,5}GT/s).{0,24}?, Width x(?P<%s_link_width>[0-9]{1,2})"
 _DETAIL = re.compile(
     r"\s+(?:Bus: primary=[0-9a-f]{2}, secondary=(?P<bus>[0-9a-f]{2}), subordinate=(?P<last>[0-9a-f]{2}),"
-    rf"|{_LINK % ('Cap', 'max', 'max')}|{_LINK % ('Sta', 'current', 'current')}"
+    rf"|{_LINK_OF % ('Cap', 'max', 'max')}|{_LINK_OF % ('Sta', 'current', 'current')}"
     r"|NUMA node: (?P<numa_node>[0-9]{1,3})"
+    r"|Region 1: Memory .{0,96}\[size=(?P<bar1>[0-9]{1,4}[MG])\]"
     r"|Physical Slot: (?P<slot>[\w.-]{1,32})"
     r"|Kernel driver in use: (?P<driver>[\w-]{1,32})"
     r"|ACSCtl:\s+(?P<acs>SrcValid[+-] TransBlk[+-] ReqRedir[+-] CmpltRedir[+-] UpstreamFwd[+-])"
@@ -45,9 +49,12 @@ _DETAIL = re.compile(
 _SWITCH = re.compile(r"\bPEX ?\d{4,5}|PCIe Gen \d Switch|PCIe? Switch|Switchtec")
 _EMULATED = "440FX - 82441FX PMC"
 """The chipset of 1996 that QEMU and others show to guests; it has no PCI Express of its own."""
+_UNREAD = "(rev ff)"
+"""What lspci prints of a function that is there and whose configuration space reads as ones."""
 _EFA = re.compile(r"Device efa[0-9]")
 _FILES = {"max_link_speed", "max_link_width", "current_link_speed", "current_link_width", "numa_node"}
 """Details that sysfs has under these names."""
+_GENERATIONS = {"2.5GT/s": 1, "5GT/s": 2, "8GT/s": 3, "16GT/s": 4, "32GT/s": 5, "64GT/s": 6}
 _AREAS = {"numa_node": Area.NUMA, "max_link_width": Area.LINKS}
 _MOST = 4096
 _ROOT = re.compile(r"\s{0,8}-(?:\[|\+-\[)")
@@ -125,16 +132,35 @@ def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     trees = [*filter(None, _trees(lines))]
     if not trees and (leaves := _leaves(lines)):
         yield from _facts(LIST, leaves, set())
+    lists = [*filter(None, _lists(lines))]
+    if not trees and not lists:
+        yield from _links_alone(lines)
     for functions in trees:
         yield from _facts(TREE, functions, {function.bus for function in functions.values()})
-    for functions in filter(None, _lists(lines)):
-        # a bus that no bridge leads to is a root bus only if something on it can be nowhere else: a list may be cut
-        roots = {
-            function.bus for function in functions.values() if "root" in function.details or function.code == "0600"
-        } | {"0000:00"}
-        yield from _facts(
-            FULL if any(function.files or function.below for function in functions.values()) else LIST, functions, roots
-        )
+    for functions in lists:
+        yield from _listed(functions)
+
+
+def _listed(functions: _Functions) -> Iterator[PastedFacts]:
+    """A bus that no bridge leads to is a root bus only if something on it can be nowhere else: a list may be cut."""
+    own = functions.values()
+    roots = {function.bus for function in own if "root" in function.details or function.code == "0600"}
+    form = FULL if any(function.files or function.below for function in own) else LIST
+    yield from _facts(form, functions, roots | {"0000:00"})
+
+
+def _links_alone(lines: Sequence[Line]) -> Iterator[PastedFacts]:
+    """[now, most] of links of which the text has not whose they are, in its order; '' for what it has not."""
+    links: list[list[str]] = []
+    most, first = "", None
+    for line in lines:
+        if match := _LINK.match(line.text):
+            first, link = first or line, f"{match['speed']} GT/s x{match['width']}"
+            if match["what"] == "Sta":
+                links.append([link, most])
+            most = link if match["what"] == "Cap" else ""
+    if first and links:
+        yield PastedFacts(LINKS, first.number, first.node, also={"links_alone": links[:_MOST]})
 
 
 _LEAF = re.compile(
@@ -289,9 +315,13 @@ def _all_named(functions: Collection[_Function]) -> bool:
 
 
 def _card(function: _Function) -> str:
-    """Its name, with the width of its link where that is less than it could be."""
+    """Its name, with its link where that is narrower or slower than it could be."""
     now, most = function.width
+    speed, fastest = (function.details.get(f"{which}_link_speed", "") for which in ("current", "max"))
     reduced = f", PCIe x{now} of x{most}" if 0 < now < most else ""
+    if now and most and speed and fastest and _GENERATIONS.get(speed, 9) < _GENERATIONS.get(fastest, 0):
+        slower, best = (text.replace("GT/s", " GT/s") for text in (speed, fastest))
+        reduced = f", PCIe {slower} x{now} of {best} x{most}"
     return _EFA.sub("Elastic Fabric Adapter (EFA)", function.words) + reduced
 
 
@@ -301,15 +331,31 @@ def _beside_the_tree(form: str, functions: Collection[_Function], alone: Collect
     alone: those of which no place is known
     """
     also: dict[str, Any] = {"guest": any(map(_is_made_up, functions))}
-    if form in (LIST, FULL):
-        also["cards"] = [_card(function) for function in alone if function.kind[:6] in ("0x0200", "0x0207")]
+    also["narrow_cards"] = [narrow for function in alone if (narrow := _narrow(function))]
+    listed = functions if form == TREE else alone
+    also["cards"] = [_card(function) for function in listed if function.kind[:6] in _NETWORK]
     if form == LIST:
         also["switches"] = [function.words for function in functions if _SWITCH.search(function.words)]
+    also["drivers"] = _other_drivers(functions)
+    return also
+
+
+def _other_drivers(functions: Collection[_Function]) -> dict[str, list[str]]:
+    """GPUs that NVIDIA's driver has not, by the one that has them."""
     drivers = collected(
         (function.details.get("driver", ""), function.address) for function in functions if function.is_gpu
     )
-    also["drivers"] = {driver: addresses for driver, addresses in drivers.items() if driver not in ("", "nvidia")}
-    return also
+    return {driver: [*addresses] for driver, addresses in drivers.items() if driver not in ("", "nvidia")}
+
+
+_NETWORK = ("0x0200", "0x0207")
+
+
+def _narrow(function: _Function) -> str:
+    """'address|now|most', in lanes, of an RDMA card whose link is narrower than it could be; '' for all others."""
+    now, most = function.width
+    is_card = function.kind[:6] in _NETWORK and function.ids[0] == _VENDORS["Mellanox"]
+    return f"{function.address}|{now}|{most}" if is_card and 0 < now < most else ""
 
 
 def _is_made_up(function: _Function) -> bool:
@@ -333,13 +379,19 @@ def _keys(functions: _Functions, roots: set[str]) -> dict[str, str]:
 
 def _gpu(index: int, function: _Function) -> dict[str, Any]:
     """As NVML's, with the width of its link."""
-    name = re.search(r"\[((?!10de)[^]]{1,64})\]", function.words)
+    name = re.search(r"\[((?!10de)[^]]{1,64})\]", function.words.partition(" (prog-if")[0])
     called = f"NVIDIA {name[1]}" if name else known_part(*function.ids)
     gpu: dict[str, Any] = {"index": index, "pci_bus_id": function.address, "name": called}
     if "numa_node" in function.details:
         gpu["numa_node"] = int(function.details["numa_node"])
+    if bar := function.details.get("bar1"):
+        gpu["bar1_total"] = int(bar[:-1]) << (30 if bar.endswith("G") else 20)
+    if function.words.rstrip().endswith(_UNREAD):
+        gpu["unanswered"] = f"lspci shows {_UNREAD}"
     now, most = function.width
-    return {**gpu, "link": {"width": now, "max_width": most}} if now and most else gpu
+    speeds = [_GENERATIONS.get(function.details.get(f"{which}_link_speed", ""), 0) for which in ("current", "max")]
+    link = {"width": now, "max_width": most, "gen": speeds[0], "max_gen": speeds[1]}
+    return {**gpu, "link": link} if now and most else gpu
 
 
 def _tell(facts: PastedFacts, key: str, function: _Function) -> None:

@@ -17,16 +17,16 @@ from orchestrator.model.snapshot import NOT_RECORDED, Snapshot
 from orchestrator.model.topology import Area
 from orchestrator.model.words import counted
 from orchestrator.topology.nccl_devices import opened
-from orchestrator.topology.pasted import lists, lspci, tools
+from orchestrator.topology.pasted import lists, lspci, measured, tools
 from orchestrator.topology.pasted.facts import Line, PastedFacts, lines_of
-from orchestrator.topology.pci import XML_ROOT, sort_key
+from orchestrator.topology.pci import XML_ROOT, normal_address, sort_key
 from orchestrator.topology.stated import PASTED
 
 FORMS = (
     "nvidia-smi topo -m or -p2p, lspci -vvv, -vvnn or -tv, NCCL's log with NCCL_DEBUG=INFO, ibv_devinfo -v, ibstat,"
     " show_gids, ibdev2netdev, rdma link, ip -br addr, ifconfig, nvidia-smi, nvidia-smi -q, numactl -H, lscpu,"
     " dmidecode -t slot, check_env of SGLang, collect_env of vLLM, dmesg, /proc/cmdline, p2pBandwidthLatencyTest,"
-    " simpleP2P, gdscheck -p, ulimit -l, df /dev/shm"
+    " simpleP2P, nvbandwidth, perftest, nccl-tests, ethtool, lsmod, gdscheck -p, ulimit -l, df /dev/shm"
 )
 _MOST_MACHINES = 64
 _LEFT_OUT = " (of other GPUs: left out)"
@@ -90,11 +90,12 @@ def _snapshot(name: str, parts: Sequence[PastedFacts]) -> Snapshot:
             whole.files |= part.files
             whole.links |= part.links
             whole.host |= part.host
-            whole.also |= part.also
+            whole.also = _joined(whole.also, part.also)
             whole.areas |= part.areas
             whole.driver = whole.driver or part.driver
             for gpu in part.gpus:
                 gpus.setdefault(gpu["index"], {}).update(gpu)
+    whole.also["nameless"] = _still_nameless(whole.also.get("nameless", []), [*gpus.values()])
     forms = [f"{part.form}{_LEFT_OUT}" if part in others else part.form for part in parts]
     provenance = {"forms": forms, "areas": sorted(area.name for area in whole.areas), **whole.also}
     nvml = {"error": NOT_RECORDED, "devices": [gpus[index] for index in sorted(gpus)], "driver": whole.driver}
@@ -102,11 +103,38 @@ def _snapshot(name: str, parts: Sequence[PastedFacts]) -> Snapshot:
     return Snapshot(node=name, taken_at=0.0, files=whole.files, links=whole.links, nvml=nvml, host=host)
 
 
+def _still_nameless(pieces: Sequence[dict[str, Any]], gpus: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What is told of a GPU by its address alone, is told of the one in a list that has it."""
+    own = {normal_address(str(gpu.get("pci_bus_id") or "")): gpu for gpu in gpus}
+    left = []
+    for piece in pieces:
+        gpu = own.get(normal_address(str(piece.get("pci_bus_id") or "")))
+        if gpu is None or not gpu.get("pci_bus_id"):
+            left.append(piece)
+        else:
+            gpu.update(piece)
+    return left
+
+
+def _joined(first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """What two sections tell; of one thing that both list, what either has."""
+    joined = {**first, **other}
+    for name in first.keys() & other.keys():
+        if isinstance(first[name], list) and isinstance(other[name], list):
+            joined[name] = [*first[name], *(entry for entry in other[name] if entry not in first[name])]
+        elif name == "guest":
+            joined[name] = first[name] or other[name]
+    return joined
+
+
 def _leave_out_cuda_s_order(parts: Sequence[PastedFacts]) -> None:
     """CUDA's list has an order of its own, fastest first: beside another list its numbers would name other GPUs."""
-    if any(part.gpus for part in parts if part.form != lists.CUDA):
+    if any(part.gpus for part in parts if part.form not in _BY_CUDA):
         for part in parts:
-            part.gpus = [] if part.form == lists.CUDA else part.gpus
+            part.gpus = [] if part.form in _BY_CUDA else part.gpus
+
+
+_BY_CUDA = (lists.CUDA, measured.NVBANDWIDTH)
 
 
 def _of_other_gpus(trees: Sequence[PastedFacts], parts: Sequence[PastedFacts]) -> list[PastedFacts]:

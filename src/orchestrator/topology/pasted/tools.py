@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrator.model.per_node import collected
 from orchestrator.model.topology import Area
-from orchestrator.topology.pasted import complaints, hosts, lists
+from orchestrator.topology.pasted import complaints, hosts, lists, measured, smi
 from orchestrator.topology.pasted.facts import Line, PastedFacts, first_match
 from orchestrator.topology.pci import number
 from orchestrator.topology.stated import WORD
@@ -21,7 +21,8 @@ from orchestrator.topology.stated import WORD
 _HCA = re.compile(r"\s*(hca_id:\s+|CA '|Infiniband device ')([A-Za-z][\w.@-]{0,63})(?:'(?: port (\d{1,3}) status:)?)?")
 _VERBS = {"h": "ibv_devinfo", "C": "ibstat", "I": "ibstatus"}
 _FIELD = re.compile(
-    r"(?:\s+|(?=(?:fw_ver|board_id|port|state|phys_state|link_layer|active_(?:width|speed)):\s))"
+    r"(?:\s+|(?=(?:fw_ver|board_id|vendor_part_id|port|state|phys_state|link_layer|active_(?:width|speed|mtu)|max_mtu)"
+    r":\s))"
     r"([\w. ]{2,24}):(?:\s+(.{1,128}))?"
 )
 """Without its indentation, as some forums leave it, only of names that are read."""
@@ -39,41 +40,26 @@ _BRIEF = re.compile(
     r"\s*(?P<name>[A-Za-z][\w.@:-]{0,31}?)(?:@\w{1,16})?\s+(?P<operstate>UP|DOWN|UNKNOWN|LOWERLAYERDOWN|DORMANT)"
     r"(?P<addresses>(?:\s+[0-9a-fA-F.:]{2,45}/\d{1,3})*)(?: metric \d+)?\s*"
 )
+_BRIEF_LINK = re.compile(
+    r"\s*(?P<name>[A-Za-z][\w.@:-]{0,31}?)(?:@\w{1,16})?\s+(?P<operstate>UP|DOWN|UNKNOWN|LOWERLAYERDOWN|DORMANT)"
+    r"\s+[0-9a-f]{2}(?::[0-9a-f]{2}){5,19}\s+<[A-Z0-9,_-]{0,200}>\s*"
+)
 _LONG = re.compile(
     r"\s*\d{1,6}: (?P<name>[A-Za-z][\w.-]{0,31})(?:@\w{1,16})?: <[A-Z0-9,_-]{0,200}> mtu (?P<mtu>\d{1,6}) .{0,200}?"
     r"state (?P<operstate>[A-Z]{2,16}).*"
 )
 _INET = re.compile(r"\s+inet6? (?P<addresses>[0-9a-fA-F.:]{2,45}/\d{1,3}).*")
-_SMI_GPU = re.compile(r"\s*GPU (?P<pci_bus_id>[0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-9])\s*", re.IGNORECASE)
-_SMI_DRIVER = re.compile(r"Driver Version {2,64}: (\d{3}\.\d{1,3}(?:\.\d{1,3})?)\s*")
-_SMI_ATTACHED = re.compile(r"Attached GPUs {2,64}: (\d{1,3})\s*")
-_SMI_FIELD = re.compile(r"\s+([A-Z][\w .]{2,32}?)\s+: (.{1,96})")
-_SMI_SECTION = re.compile(r"\s*(\S.*)")
-_TABLE = re.compile(
-    r"\|?\s*(?P<indices>\d{1,3})\s+(?P<name>[A-Z][\w .-]{1,40}?)\s+(?:On|Off|N/A)\s*"
-    r"\|\s+(?P<pci_bus_id>[0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-9])"
-    r"(?: {1,4}(?:On|Off|N/A) {0,4}\| {1,24}(?P<uncorrected>[1-9]\d{0,8}) \|?|(?:.{0,64}\b(?P<error>ERR!))?.*)",
-    re.IGNORECASE,
-)
-_LISTED = re.compile(
-    r".{0,32}?\bGPU (?P<indices>(?:\d{1,3}, ?){0,63}\d{1,3}): (?P<name>(?:NVIDIA|Tesla|Quadro|GeForce)[\w .-]{2,60}?)"
-    r"(?: \(UUID: (?P<uuid>GPU-[0-9a-f-]{36})\))?\s*"
-)
-_DRIVER = re.compile(
-    r".{0,32}?\b(?:Nvidia driver version|CUDA Driver Version|Driver Version)\s*:\s+(\d{3}\.\d{1,3}(?:\.\d{1,3})?).*"
-)
-_SMI_HEAD = re.compile(
-    r"\|\s{0,4}NVIDIA-SMI \S{3,24}\s{1,40}(?:Driver|KMD) Version:? (\d{3}\.\d{1,3}(?:\.\d{1,3})?)\s.*"
-)
-_MEMORY = re.compile(r"\|.{8,64}\|\s{1,24}\d{1,7}MiB / {1,8}(\d{1,7})MiB \|.*")
 _STATES = {
     word[:4].upper(): word for word in ("NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "Polling", "Disabled", "LinkUp")
 }
 """By the first four letters: each tool writes the words in its own way."""
-_OF_DEVICE = {"fw_ver": "fw_ver", "firmware_version": "fw_ver", "board_id": "board_id"}
+_OF_DEVICE = {
+    "fw_ver": "fw_ver", "firmware_version": "fw_ver", "board_id": "board_id", "ca_type": "hca_type",
+    "vendor_part_id": "hca_type",
+}  # fmt: skip
+_MTU = re.compile(r"(\d{3,4})(?: \(\d\))?")
 _OF_PORT = {"active_width": "rate", "active_speed": "rate", "physical_state": "phys_state"}
 """Files in sysfs by the names of fields, where they differ."""
-_OF_GPU = {"Product Name": "name", "GPU UUID": "uuid"}
 _MOST = 512
 _Take = Callable[[PastedFacts, re.Match[str], str], str]
 """Keeps what a line tells; gives what the next lines are about, which it was given by the line before."""
@@ -120,7 +106,9 @@ def _has_room(facts: PastedFacts) -> bool:
 
 
 def _holds_something(facts: PastedFacts) -> bool:
-    return bool(facts.files or facts.gpus or facts.host or facts.also or facts.driver)
+    if "nameless" in facts.also:  # headings alone tell nothing
+        facts.also["nameless"] = [piece for piece in facts.also["nameless"] if piece.keys() - {"sections"}]
+    return bool(facts.files or facts.gpus or facts.host or any(facts.also.values()) or facts.driver)
 
 
 def _goes_on(facts: PastedFacts, match: re.Match[str]) -> bool:
@@ -151,9 +139,19 @@ def _verbs(facts: PastedFacts, match: re.Match[str], at: str) -> str:
         return f"{folder}/ports/{number}"
     if name in _OF_DEVICE:
         facts.files[f"{folder}/{_OF_DEVICE[name]}"] = value
+    elif name in ("max_mtu", "active_mtu"):
+        _packets(facts, at, name, value)
     elif at != folder and (text := _of_port(name, value, facts.files.get(f"{at}/rate", ""))):
         facts.files[f"{at}/{_OF_PORT.get(name, name)}"] = text
     return at
+
+
+def _packets(facts: PastedFacts, at: str, name: str, value: str) -> None:
+    """The size of RDMA packets of the port at a folder."""
+    _, device, *port = at.removeprefix("/sys/class/").split("/")
+    if size := _MTU.fullmatch(value):
+        sizes: dict[str, Any] = facts.also.setdefault("mtus", {}).setdefault(":".join((device, *port[1:])), {})
+        sizes[name] = int(size[1])
 
 
 def _port_number(name: str, value: str) -> str:
@@ -203,8 +201,11 @@ def _gid(facts: PastedFacts, match: re.Match[str], at: str) -> str:
 def _rdma_link(facts: PastedFacts, match: re.Match[str], at: str) -> str:
     """A line of `rdma link` (iproute2): a port's states, and its interface where it has one."""
     device, port, netdev = match.group("device", "port", "netdev")
+    at = f"/sys/class/infiniband/{device}/ports/{port}"
     for name in ("state", "phys_state"):
-        facts.files[f"/sys/class/infiniband/{device}/ports/{port}/{name}"] = _STATES.get(match[name][:4], "")
+        facts.files[f"{at}/{name}"] = _STATES.get((match[name] or "")[:4], "")
+    if netdev or match["subnet"]:
+        facts.files[f"{at}/link_layer"] = "Ethernet" if netdev else "InfiniBand"
     if netdev:
         state = "up" if match["state"] == "ACTIVE" else "down"
         facts.also.setdefault("netdevs", {})[f"{device}:{port}"] = [netdev, state]
@@ -229,65 +230,19 @@ def _address(facts: PastedFacts, match: re.Match[str], name: str) -> str:
     return name
 
 
-def _gpus(facts: PastedFacts, match: re.Match[str], section: str) -> str:
-    """A line of a list or a table of GPUs."""
-    if not facts.gpus and match.re in (_MEMORY, hosts.MIG_CELL):
-        return section  # of a row above that was cut
-    if match.re in (_DRIVER, _SMI_HEAD):
-        facts.driver = match[1]
-    elif match.re is _MEMORY:
-        facts.gpus[-1].setdefault("memory", {"total": int(match[1]) << 20})
-    elif match.re in (hosts.MIG_CELL, hosts.MIG_LISTED):
-        hosts.divided_gpu(facts, match)
-    else:
-        fields: dict[str, Any] = {name: word.strip() for name, word in match.groupdict("").items() if word}
-        indices = fields.pop("indices", str(len(facts.gpus))).split(",")
-        if errors := fields.pop("uncorrected", ""):
-            fields["ecc"] = {"uncorrected": int(errors)}
-        facts.gpus += [{"index": index, **fields} for index in sorted({int(gpu_index) for gpu_index in indices})]
-    return section
-
-
-def _queried(facts: PastedFacts, match: re.Match[str], section: str) -> str:
-    """A line of `nvidia-smi -q`; a field without a GPU above it is of one that was cut."""
-    if match.re is _SMI_SECTION:
-        return match[1]
-    if match.re is _SMI_DRIVER:
-        facts.driver = match[1]
-    elif match.re is _SMI_ATTACHED:
-        facts.also["attached"] = int(match[1])
-    elif match.re is _SMI_GPU:
-        return _gpus(facts, match, section)
-    elif facts.gpus:
-        _smi_field(facts, section, match[1], match[2].strip())
-    return section
-
-
-def _smi_field(facts: PastedFacts, section: str, name: str, value: str) -> None:
-    gpu = facts.gpus[-1]
-    if (section, name, value) == ("MIG Mode", "Current", "Enabled"):
-        facts.also.setdefault("mig", {}).setdefault(str(gpu["index"]), [])
-    elif name in _OF_GPU:
-        gpu[_OF_GPU[name]] = value
-    elif name == "Total" and section == "FB Memory Usage" and (size := re.match(r"(\d{1,9}) MiB", value)):
-        gpu["memory"] = {"total": int(size[1]) << 20}
-    elif section == "Link Width" and name in ("Max", "Current") and (width := re.match(r"(\d{1,2})x$", value)):
-        gpu.setdefault("link", {})["max_width" if name == "Max" else "width"] = int(width[1])
-
-
 _Patterns = tuple[re.Pattern[str], ...]
 _TOOLS: tuple[tuple[str, tuple[Area, ...], _Patterns, _Patterns, _Take], ...] = (
     ("", (Area.RDMA,), (_HCA, _ASKED), (_GID, _FIELD), _verbs),
     ("show_gids", (), (_SHOWN_HEAD, _SHOWN_GID), (), _gid),
-    ("ip addr", (), (_BRIEF, _LONG), (_INET,), _address),
+    ("ip addr", (), (_BRIEF, _BRIEF_LINK, _LONG), (_INET,), _address),
     ("ifconfig", (), (hosts.IFCONFIG,), (hosts.IFCONFIG_INET,), _address),
     ("ibdev2netdev", (), (hosts.NETDEV,), (), hosts.netdev),
     ("rdma link", (), (hosts.RDMA_LINK,), (), _rdma_link),
     ("numactl -H", (), (hosts.NUMA_BEGIN,), (hosts.NUMA_NODE,), hosts.numa),
     ("lscpu", (), (hosts.LSCPU_BEGIN, hosts.LSCPU_DOMAINS), (hosts.LSCPU_FIELD, hosts.LSCPU_DOMAIN), hosts.processors),
     ("dmidecode -t slot", (), (hosts.SLOT_BEGIN,), (hosts.SLOT_FIELD,), hosts.slots),
-    ("nvidia-smi -q", (), (_SMI_DRIVER, _SMI_ATTACHED, _SMI_GPU), (_SMI_FIELD, _SMI_SECTION), _queried),
-    ("nvidia-smi", (), (_SMI_HEAD, _TABLE), (_MEMORY, hosts.MIG_CELL), _gpus),
+    ("nvidia-smi -q", (), (smi.DRIVER, smi.ATTACHED, smi.GPU, smi.PART), (smi.FIELD, smi.SECTION), smi.queried),
+    ("nvidia-smi", (), (smi.HEAD, smi.TABLE), (smi.MEMORY, smi.PROCESS, hosts.MIG_CELL), smi.listed),
     ("the kernel's log", (), complaints.OF_KERNEL, (complaints.FALLEN_BELOW,), complaints.kernel),
     ("an error of nvidia-smi", (), (complaints.REFUSED,), (), complaints.refusal),
     ("an error of ibstat", (), (complaints.IBSTAT_STOPPED,), (), complaints.ibstat_stopped),
@@ -300,13 +255,31 @@ _TOOLS: tuple[tuple[str, tuple[Area, ...], _Patterns, _Patterns, _Take], ...] = 
         (lists.CUDA_ROW, lists.CUDA_REACHED),
         lists.cuda,
     ),
+    (
+        measured.NVBANDWIDTH,
+        (),
+        (measured.BEGIN, measured.DEVICE, measured.MATRIX),
+        (measured.DRIVER, measured.ROW, measured.WAIVED),
+        measured.bandwidth,
+    ),
+    ("perftest", (), (measured.TEST,), (measured.TEST_FIELDS, measured.TEST_HEAD, measured.TEST_ROW), measured.tested),
+    ("nccl-tests", (), (measured.BUS, measured.WRONG, measured.USED), (), measured.collective),
+    (
+        "ethtool",
+        (),
+        (measured.ETHTOOL, measured.PAUSE, measured.COUNTER),
+        (measured.ETHTOOL_FIELD, measured.PAUSE_FIELD),
+        measured.ethernet,
+    ),
+    ("services and modules", (), (hosts.SERVICE, hosts.MODULE, hosts.WSL), (hosts.SERVICE_STATE,), hosts.running),
+    ("ibv_devices", (), (hosts.DEVICES_HEAD, hosts.NO_DEVICES), (hosts.DEVICES_ROW,), hosts.devices),
     ("simpleP2P", (), (lists.SIMPLE_P2P,), (), lists.simple_p2p),
-    ("nvidia-smi --query-gpu", (), (lists.QUERY_HEAD,), (lists.QUERY_ROW,), lists.queried),
+    ("nvidia-smi --query-gpu", (), (lists.QUERY_HEAD, lists.QUERY_BARE), (lists.QUERY_ROW,), lists.queried),
     ("nvidia-smi's MIG devices", (), (hosts.MIG_DEVICE,), (), hosts.mig_devices),
-    ("a list of GPUs", (), (_LISTED,), (_DRIVER, hosts.MIG_LISTED), _gpus),
+    ("a list of GPUs", (), (smi.LISTED, smi.GPUSTAT), (smi.ANY_DRIVER, smi.NVLINK, hosts.MIG_LISTED), smi.listed),
 )
 """Form, '' where the first line says it; what it tells all of; lines that begin it, and its others. A list of GPUs is
-that of `nvidia-smi -L`, SGLang's check_env and vLLM's collect_env."""
+that of `nvidia-smi -L` or `nvlink -s`, SGLang's check_env, vLLM's collect_env or gpustat."""
 
 
 _TOPO, ACCESSES = "nvidia-smi topo -m", "nvidia-smi topo -p2p"

@@ -1,0 +1,151 @@
+"""What a pasted text shows of a fault is that fault's finding, and what it tells besides is a sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.doctor.commands.findings import document
+from orchestrator.doctor.steps.recordings import Given, examine_given
+from orchestrator.topology.pasted.read import read_pasted
+
+
+def of_id(text: str, name: str) -> list[tuple[str, str]]:
+    seen = examine_given(Given(read_pasted({"post": text}, "post")))
+    return [(one.severity.value, one.title) for one in seen.findings if one.id == name]
+
+
+CLOCKS = """    Clocks Event Reasons
+        Idle                        : Not Active
+        SW Power Cap                : Active
+        HW Slowdown                 : {0}
+            HW Thermal Slowdown     : {0}
+"""
+ROWS = "  Remapped Rows\n    Uncorrectable Error : 4\n    Pending : {}\n    Remapping Failure Occurred : {}\n"
+ERRORS = """    ECC Errors
+        Volatile
+            DRAM Uncorrectable : {}
+{}            DRAM Uncorrectable : 9
+"""
+CX7 = """41:00.0 Ethernet controller: Mellanox Technologies MT2910 Family [ConnectX-7]
+\tLnkCap:\tPort #0, Speed 32GT/s, Width x16, ASPM off
+\tLnkSta:\tSpeed 32GT/s, Width x8 (downgraded)
+"""
+DEVICES = "    device          node GUID\n    ------       -----------\n    mlx5_0       b83fd20300112233\n"
+ROW = "|   0  NVIDIA L40S          On  | 00000000:05:00.0 Off |                  Off |"
+NAMELESS = "a GPU that the text does not name"
+
+
+@pytest.mark.parametrize(
+    ("text", "findings"),
+    [
+        (CLOCKS.format("Active"), [("slow", f"{NAMELESS} is throttled: hardware slowdown, hardware thermal")]),
+        (CLOCKS.format("Not Active"), []),
+        (ROWS.format("Yes", "No"), [("slow", f"{NAMELESS} will repair a faulty memory row at its next reset")]),
+        (ROWS.format("No", "Yes"), [("stop", f"{NAMELESS} could not repair a faulty memory row")]),
+        (ROWS.format("No", "No"), []),
+        (ERRORS.format(2, "        Aggregate\n"), [("stop", f"{NAMELESS} has 2 uncorrectable memory errors")]),
+        (ERRORS.format(0, ""), []),
+        ("    ECC Errors\n        Volatile\n            Double Bit\n                Total : 3\n",
+         [("stop", f"{NAMELESS} has 3 uncorrectable memory errors")]),
+        ("  Retired Pages\n    Pending Page Blacklist : Yes\n", [("slow", f"{NAMELESS} has memory pages to retire")]),
+        ("Unable to determine the device handle for GPU0000:C4:00.0: GPU is lost.  Reboot the system\n",
+         [("stop", "the GPU at 0000:C4:00.0 does not answer")]),
+        ("5e:00.0 3D controller: NVIDIA Corporation TU104GL [T4] (rev ff)\n", [("stop", "GPU 0 does not answer")]),
+    ],
+)  # fmt: skip
+def test_a_piece_of_nvidia_smi_shows_a_gpu_that_is_ill(text: str, findings: list[tuple[str, str]]) -> None:
+    assert of_id(text, "GPU-HEALTH") == findings
+
+
+def test_what_nvidia_smi_says_of_a_listed_gpu_is_that_one_s() -> None:
+    listed = "5e:00.0 3D controller: NVIDIA Corporation TU104GL [Tesla T4] (rev a1)\n"
+    lost = "Unable to determine the device handle for GPU 0000:5E:00.0: Unknown Error\n"
+    assert of_id(listed + lost, "GPU-HEALTH") == [("stop", "GPU 0 does not answer")]
+
+
+@pytest.mark.parametrize(
+    ("words", "stops"),
+    [
+        ("Failed to initialize NVML: Driver/library version mismatch", True),
+        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure", True),
+        ("No devices were found", True),
+        (f"No devices were found\n{ROW}", False),
+    ],
+)
+def test_an_nvidia_smi_that_answers_with_an_error_stops(words: str, stops: bool) -> None:
+    assert bool(of_id(words, "NVML-UNREADABLE")) is stops
+
+
+LIMITED = (
+    "[1.2] {} 0000:41:00.0: 126.016 Gb/s available PCIe bandwidth, limited by 16.0 GT/s PCIe x8 link at 0000:40:01.1"
+    " (capable of 252.048 Gb/s with 16.0 GT/s PCIe x16 link)\n"
+)
+AER = "[1.2] {} 0000:65:00.0: PCIe Bus Error: severity={}, type=Physical Layer, (Receiver ID)\n"
+FAULT = "[1.2] {} 0000:07:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0003 address=0x80000040 flags=0x0020]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "severity"),
+    [
+        (LIMITED.format("mlx5_core"), "PCIE-LINK-REDUCED", "slow"),
+        (LIMITED.format("pci"), "PCIE-LINK-REDUCED", ""),
+        (AER.format("nvidia", "Uncorrected (Fatal)"), "PCIE-ERRORS", "slow"),
+        (AER.format("pcieport", "Uncorrected (Fatal)"), "PCIE-ERRORS", "note"),
+        (AER.format("nvidia", "Corrected"), "PCIE-ERRORS", "note"),
+        (FAULT.format("nvidia"), "IOMMU-TRANSLATING", "slow"),
+        (FAULT.format("nvme"), "IOMMU-TRANSLATING", "note"),
+        ("BOOT_IMAGE=/v root=/dev/sda1 intel_iommu=on quiet\n", "IOMMU-TRANSLATING", "note"),
+        ("BOOT_IMAGE=/v root=/dev/sda1 intel_iommu=on iommu=pt quiet\n", "IOMMU-TRANSLATING", ""),
+        ("[0.5] iommu: Default domain type: Passthrough\n", "IOMMU-TRANSLATING", ""),
+        ("ACSCtl: SrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl-\n", "ACS-REDIRECT", "note"),
+        ("ACSCtl: SrcValid- TransBlk- ReqRedir- CmpltRedir- UpstreamFwd- EgressCtrl-\n", "ACS-REDIRECT", ""),
+        ("[1.2] NVRM: GPU 0000:0a:00.0: RmInitAdapter failed! (0x24:0x72:1568)\n", "GPU-XID", "slow"),
+        ("[1.2] NVRM: Xid (0000:0a:00): 79, GPU has fallen off the bus.\n", "GPU-XID", "slow"),
+        ("Device=0 CANNOT Access Peer Device=1\n", "GPU-P2P-OFF", "note"),
+        (CX7, "PCIE-LINK-REDUCED", "slow"),
+    ],
+)  # fmt: skip
+def test_a_line_that_shows_a_fault_is_its_finding(text: str, name: str, severity: str) -> None:
+    assert [kind for kind, _ in of_id(text, name)] == ([severity] if severity else [])
+
+
+DEVINFO = "hca_id: mlx5_0\nport:   1\nstate:   PORT_ACTIVE (4)\nmax_mtu:   4096 (5)\nactive_mtu:   {} (3)\n"
+
+
+@pytest.mark.parametrize(("mtu", "small"), [(1024, True), (4096, False)])
+def test_a_roce_port_with_small_packets_is_noted(mtu: int, small: bool) -> None:
+    assert bool(of_id(f"{DEVINFO.format(mtu)}link_layer:   Ethernet\n", "RAIL-MTU")) is small
+    assert of_id(f"{DEVINFO.format(mtu)}link_layer:   InfiniBand\n", "RAIL-MTU") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("GPU 3: Tesla V100-SXM2-32GB (UUID: ...)\n         Link 0: 25.781 GB/s\n         Link 1: <inactive>\n",
+         "NVLinks of GPU3: 1 inactive; 1 at 25.781 GB/s"),
+        ("[0] NVIDIA GeForce RTX 3090 | 45'C,   0 % |    10 / 24268 MB |\n",
+         "GPUs: 1 x NVIDIA GeForce RTX 3090, 24 GiB"),
+        ("0, NVIDIA L40S, 46068 MiB, 550.54.15\n", "GPUs: 1 x NVIDIA L40S; driver 550.54.15"),
+        ("Settings for eth0:\n\tSpeed: 25000Mb/s\n\tLink detected: yes\n", "eth0: Speed 25000Mb/s, Link detected yes"),
+        ("     rx_prio3_pause: 1234\n     rx_discards_phy: 0\n", "counted: rx_prio3_pause 1234"),
+        ("# Avg bus bandwidth    : 6.13096 \n", "nccl-tests measured a bus bandwidth of 6.13 GB/s on average"),
+        ("# Out of bounds values : 3 FAILED\n", "nccl-tests found 3 wrong values"),
+        ("modprobe: FATAL: Module nvidia-peermem not found in directory /lib/modules/6.8\n",
+         "the kernel's log: nvidia-peermem can't be loaded: there is no such module"),
+        ("modprobe: ERROR: could not insert 'nvidia_peermem': Invalid argument\n",
+         "the kernel's log: nvidia_peermem can't be loaded: Invalid argument"),
+        ("* nvidia-fabricmanager.service - NVIDIA\n   Active: inactive (dead)\n",
+         "nvidia-fabricmanager.service is inactive (dead)"),
+        ("No IB devices found\n", "ibv_devinfo said 'No IB devices found'"),
+        (DEVICES, "RDMA devices: mlx5_0"),
+        ("NVRM: BAR1 is 0M @ 0x0 (PCI:0000:17:00.0)\n", "the kernel's log: BAR 1 of 0000:17:00.0 got no address"),
+        ("mlx5_pcie_event:299:(pid 268): Detected insufficient power on the PCIe slot (27W).\n",
+         "the kernel's log: mlx5: Detected insufficient power on the PCIe slot (27W)"),
+        ("eth2  UP  0c:42:a1:00:00:01 <BROADCAST,MULTICAST,UP,LOWER_UP> \n", "interfaces up: eth2"),
+    ],
+)  # fmt: skip
+def test_more_forms_tell_facts(text: str, words: str) -> None:
+    seen = examine_given(Given(read_pasted({"post": text}, "post")))
+    facts = [fact for node in document(seen)["nodes"] for fact in node["facts"]]
+    assert any(fact.startswith(words) for fact in facts), facts
+    assert {one.severity.value for one in seen.findings} <= {"unknown", "note"}
