@@ -709,10 +709,9 @@ COMMON = (
     ),
     CausePattern(
         id="GDR-REFUSED",
-        pattern=rf"{_COMPLETION}1[01]{_CARD}|ACS is enabled, which breaks the GPU Direct RDMA"
-        r"|async (?:fatal )?event\b.{0,256}: local access violation work queue error",
-        text="a card could not use GPU memory that was registered for GPUDirect RDMA, as another end wrote to it: an"
-        " IOMMU that translates, ACS that redirects, or nvidia-peermem",
+        pattern=rf"{_COMPLETION}1[01]{_CARD}|ACS is enabled, which breaks the GPU Direct RDMA",
+        text="the other end's card could not use GPU memory that was registered for GPUDirect RDMA: an IOMMU that"
+        " translates, ACS that redirects, or nvidia-peermem",
         fix="read `l40s-deploy doctor` on IOMMU, ACS and peermem; NCCL_NET_GDR_LEVEL=LOC as a proof: it works then,"
         " slowly (nccl issues 214, 928, 1999)",
         weak=True,

@@ -33,6 +33,12 @@ _OF_A_REQUEST = (
 )
 """Of files: they refuse what a client asks, which ends nothing."""
 
+_OPTION = (
+    r"\b(?:max_num_(?:batched_tokens|seqs)|gpu_memory_utilization|(?:tensor|pipeline|data)_parallel_size"
+    r"|mem_fraction_static|chunked_prefill_size|max_running_requests)"
+)
+"""An engine's setting as its configuration writes it; max_model_len is left out, since requests are refused by it."""
+
 POINTERS = (
     r"See (?:root cause|inner exception|stack trace)|\bEngineDeadError\b|\bEngineGenerateError\b|\bChildFailedError\b"
     r"|Worker failed with error '|[Ee]ngine (?:core initialization|process) failed|check the stack trace above"
@@ -102,7 +108,8 @@ RAISED = (
     ),
     CausePattern(  # sglang issue 33943
         id="KERNEL-REFUSED",
-        pattern=r"^tvm\.error\.\w{1,64}: Check failed: ",
+        pattern=r"^tvm\.error\.\w{1,64}: Check failed: "
+        r"|^RuntimeError: Expected [^\n]{1,300} to be true, but got false\.",
         text="a kernel library (FlashInfer, or SGLang's own kernels) refuses what the engine hands it: the shape, type"
         " or setting in its words",
         fix="choose another backend for that part (--attention-backend, --moe-runner-backend), or another draft; search"
@@ -490,7 +497,7 @@ RAISED = (
         id="SETTING-REFUSED",
         pattern=rf"(?:{_REFUSED}|^RuntimeError): (?!assert )(?![^\n]{{0,64}}tool choice)[^\n]{{0,400}}(?:[Pp]lease"
         r"|[Tt]ry|[Uu]se|[Ss]et|[Cc]onsider|[Rr]equires?|[Ii]ncrease|[Rr]educe|must|not supported|without)\b[^\n]{0,96}"
-        rf"[\s`'\"]--[a-z][a-z-]{{3,48}}\b[^\n]{{0,300}}(?:\n$|\n(?!\S{{0,512}}(?:{_OF_A_REQUEST})))"
+        rf"(?:[\s`'\"]--[a-z][a-z-]{{3,48}}|{_OPTION})\b[^\n]{{0,300}}(?:\n$|\n(?!\S{{0,512}}(?:{_OF_A_REQUEST})))"
         r"|^ValueError: LoRA rank \d{1,6} is greater than max_lora_rank",
         text="the engine refuses a setting, or its combination with the model or this hardware",
         fix="correct it by these words: `l40s-deploy plan --show argv` shows what was set, and whence",
@@ -505,10 +512,10 @@ RAISED = (
         fix="correct it by these words: `l40s-deploy plan --show argv` shows what was set, and whence",
         weak=True,
     ),
-    CausePattern(  # sglang issue 36528; torch/nn/modules/module.py, __getattr__
+    CausePattern(  # sglang issues 10046, 36528; torch/nn/modules/module.py, __getattr__
         id="ENGINE-DEFECT",
-        pattern=r"^AttributeError: '\w{1,64}(?:CausalLM|Generation|Model|Linear|MoE|Embedding"
-        r"|Attention\w{0,16})' object has no attribute '\w{1,64}'[^\n]{0,64}\n\S{0,512}/torch/nn/modules/module\.py:\d",
+        pattern=r"^AttributeError: '\w{1,64}' object has no attribute '\w{1,64}'[^\n]{0,64}\n\S{0,512}"
+        r"/torch/nn/modules/module\.py:\d",
         text="the engine's code for this model has not what a setting asks of it, as speculative decoding, LoRA or a"
         " quantisation",
         fix="leave that setting out as a proof (of speculative decoding, name a draft that was made for it); otherwise"

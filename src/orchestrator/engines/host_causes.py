@@ -164,6 +164,14 @@ HOST = (
         weak=True,
     ),
     CausePattern(
+        id="GPU-NVLINK",
+        pattern=r"\bnvidia-nvswitch(?P<own>\d{1,3}): SXid \(PCI:[^)]{1,16}\): \d{1,6}, Fatal",
+        text="an NVSwitch of this machine has a fatal error of a link",
+        fix="restart nvidia-fabricmanager after resetting all GPUs, or reboot; if it is always the same link, replace"
+        " the baseboard or tray",
+        weak=True,
+    ),
+    CausePattern(
         id="PCIE-ERROR",
         pattern=rf"(?P<own>{PCI_ADDRESS}): (?:AER: )?PCIe Bus Error: severity=Uncorrect(?:ed|able) \(Fatal\)"
         rf"|(?P<own_contained>{PCI_ADDRESS}): DPC: containment event"
