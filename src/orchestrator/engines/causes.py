@@ -476,7 +476,7 @@ COMMON = (
         r"|Error_DriverNotLoaded"
         r"|(?:Error|CUDA initialization): CUDA unknown error"
         r"|has failed because it couldn't communicate with the NVIDIA driver|Module nvidia not found in directory"
-        r"|RuntimeError: Failed to infer device type|only supported with GPUs, no GPUs found",
+        r"|RuntimeError: Failed to infer device type|No accelerator \(CUDA|only supported with GPUs, no GPUs found",
         text="the engine finds no NVIDIA driver: it is not installed, not loaded, or not given to the container",
         fix="check `nvidia-smi` on the node; in a container --gpus all, the NVIDIA container toolkit, or a new start",
         weak=True,

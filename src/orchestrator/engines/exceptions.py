@@ -83,6 +83,17 @@ RAISED = (
         fix="start all of them with the same vLLM, --block-size and --num-gpu-blocks-override; a newer release takes"
         " more combinations",
     ),
+    CausePattern(  # sglang/srt/disaggregation: common/conn.py, mooncake/conn.py, nixl/conn.py, utils.py
+        id="KV-BLOCKS-DIFFER",
+        pattern=r"^(?:RuntimeError|ValueError|AssertionError): [^\n]{0,400}(?:[Mm]ismatch|\bdiffers?\b|[Dd]ifferent"
+        r"|[Mm]atching"
+        r"|\bmust (?:match|use the same)|same )[^\n]{0,400}\n\S{0,512}/disaggregation/(?!encode)\S{1,200}\.py:\d",
+        text="the instances for prefill and decode do not fit each other: another parallel degree, KV cache type or"
+        " layout, or attention backend",
+        fix="start both with the same stack and the settings that the words name, most often the same"
+        " --tensor-parallel-size, --kv-cache-dtype, --page-size and --attention-backend",
+        weak=True,
+    ),
     CausePattern(  # deepep issue 165; NVIDIA/srt-slurm issue 44
         id="DEEPEP-TOKENS",
         pattern=r"Assertion error \S{0,256}deep_ep\.cpp:\d{1,5} '[^'\n]{0,256}num_max_dispatch_tokens_per_rank",
@@ -214,7 +225,9 @@ RAISED = (
     ),
     CausePattern(
         id="NIXL-FAILED",
-        pattern=r"\bnixl\w{0,32}Error: (?P<own>NIXL_ERR_(?!REMOTE_DISCONNECT)\w{1,40})",
+        pattern=r"\bnixl\w{0,32}Error: (?P<own>NIXL_ERR_(?!REMOTE_DISCONNECT)\w{1,40})"
+        r"|^(?:Exception|RuntimeError): (?:NIXL memory registration failed|KVSender failed to create"
+        r"|NIXL (?:transfer encountered ERR|staging transfer failed)|Failed to create NIXL backend)",
         text="NIXL, which moves the KV cache between instances, could not use its backend (UCX)",
         fix="read the UCX lines above it; name the ports in UCX_NET_DEVICES, look whether UCX was built with CUDA"
         " (`ucx_info -d`), and whether the other instance still runs",

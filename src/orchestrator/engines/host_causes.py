@@ -835,6 +835,17 @@ HOST_GENERAL = (
         " IPC_LOCK (as a proof, --privileged); without IBGDA use DeepEP's normal mode",
         weak=True,
     ),
+    CausePattern(  # sglang/srt/mem_cache/storage/mooncake_store
+        id="SERVER-UNREACHABLE",
+        pattern=r"RuntimeError: (?:Failed to connect to metadata server: |Failed to setup Mooncake (?:store"
+        r"|Embedding Store)\b)",
+        text="Mooncake's store could not be set up: its master or metadata server does not answer, or its settings do"
+        " not"
+        " fit this node (protocol, device, size of the segment)",
+        fix="read Mooncake's own lines above it (E... .cpp:LINE]); look whether mooncake_master runs and"
+        " MOONCAKE_MASTER, MOONCAKE_TE_META_DATA_SERVER and MOONCAKE_DEVICE name what this node reaches and has",
+        weak=True,
+    ),
     CausePattern(  # vllm PR 12957; mooncake-store/src/master_client.cpp
         id="SERVER-UNREACHABLE",
         pattern=r"\bmaster_client\.\w{1,3}:\d{1,6}\] (?P<own>[Ff]ailed to .{0,120}(?:rpc|RPC|connect).{0,64})",
