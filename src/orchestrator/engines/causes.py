@@ -114,9 +114,16 @@ COMMON = (
         text="weight files that the index lists are missing on this node",
         fix="list them with `l40s-deploy checkpoint verify MODEL`, then send them with `checkpoint push --repair`",
     ),
+    CausePattern(  # torch/serialization.py
+        id="MODEL-CODE-REFUSED",
+        pattern=r"UnpicklingError: Weights only load failed",
+        text="a file of the checkpoint is pickled and holds more than tensors, which torch refuses to load since 2.6",
+        fix="take a checkpoint of safetensors files, or convert it on a machine that may run its code",
+    ),
     CausePattern(
         id="SHARD-CORRUPT",
-        pattern=r"Error while deserializing header|SafetensorError: (?:File does not contain tensor|Error while )"
+        pattern=r"UnpicklingError: invalid load key|Error while deserializing header"
+        r"|SafetensorError: (?:File does not contain tensor|Error while )"
         r"|SafetensorError: header too|PytorchStreamReader failed reading zip archive"
         r"|Unable to load weights from pytorch checkpoint file",
         text="a weight file on this node is corrupt or truncated",
@@ -544,6 +551,17 @@ COMMON = (
         fix="run `systemctl status nvidia-imex` on every node, and give the containers"
         " /dev/nvidia-caps-imex-channels/channel0; NCCL_MNNVL_ENABLE=0 in l40s_env goes without it",
     ),
+    CausePattern(  # cuda_runtime_api.h: errors 805 to 809
+        id="GPU-MPS",
+        pattern=r"(?:CUDA error: |Cuda failure (?:\d{1,4} )?'|cudaErrorMps)(?:MPS client "
+        r"|the remote procedural call between the MPS"
+        r"|the MPS server |the hardware resources required to (?:create MPS client|support device connections)"
+        r"|ConnectionFailed|RpcFailure|ServerNotReady|Max)",
+        text="CUDA's Multi-Process Service (MPS), through which this GPU is shared, does not answer or has no place"
+        " left",
+        fix="look at nvidia-cuda-mps-control's log on the node, and start it anew; without MPS unset"
+        " CUDA_MPS_PIPE_DIRECTORY; in a container, give it that directory and --ipc=host",
+    ),
     CausePattern(
         id="FABRIC-MANAGER",
         pattern=r"Error 802: |\bsystem not yet initialized|cudaErrorSystemNotReady|CUDA_ERROR_SYSTEM_NOT_READY"
@@ -896,6 +914,13 @@ COMMON = (
         text="shared memory (/dev/shm) on this node is too small or full",
         fix="enlarge /dev/shm (`mount -o remount,size=16G /dev/shm`; in a container --shm-size or --ipc=host), or"
         " delete leftover files in it",
+    ),
+    CausePattern(  # vllm issue 2719
+        id="FILE-DENIED",
+        pattern=r"unable to open shared memory object </\S{1,128}> in read-write mode: Permission denied",
+        text="the engine's user may not write to shared memory (/dev/shm), or a segment of another user has that name",
+        fix="mount /dev/shm with mode 1777 (in a pod: an emptyDir of medium Memory that the container's user may write"
+        " to), and delete what another user left in it",
     ),
     CausePattern(
         id="SHM-GONE",

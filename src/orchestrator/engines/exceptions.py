@@ -120,7 +120,7 @@ RAISED = (
     CausePattern(  # sglang issue 33943
         id="KERNEL-REFUSED",
         pattern=r"^tvm\.error\.\w{1,64}: Check failed: "
-        r"|^RuntimeError: Expected [^\n]{1,300} to be true, but got false\.",
+        r"|^RuntimeError: Expected [^\n]{1,300} to be true, but got false\.|^RuntimeError: Invalid thread config: ",
         text="a kernel library (FlashInfer, or SGLang's own kernels) refuses what the engine hands it: the shape, type"
         " or setting in its words",
         fix="choose another backend for that part (--attention-backend, --moe-runner-backend), or another draft; search"
@@ -511,6 +511,9 @@ RAISED = (
         pattern=rf"(?:{_REFUSED}|^RuntimeError): (?!assert )(?![^\n]{{0,64}}tool choice)[^\n]{{0,400}}(?:[Pp]lease"
         r"|[Tt]ry|[Uu]se|[Ss]et|[Cc]onsider|[Rr]equires?|[Ii]ncrease|[Rr]educe|must|not supported|without)\b[^\n]{0,96}"
         rf"(?:[\s`'\"]--[a-z][a-z-]{{3,48}}|{_OPTION})\b[^\n]{{0,300}}(?:\n$|\n(?!\S{{0,512}}(?:{_OF_A_REQUEST})))"
+        rf"|{_REFUSED}: (?!assert )[^\n]{{0,200}}{_OPTION}\b[^\n]{{0,96}}\b(?:must|should|greater|exceeds?"
+        rf"|not supported)\b"
+        rf"[^\n]{{0,300}}(?:\n$|\n(?!\S{{0,512}}(?:{_OF_A_REQUEST})))"
         r"|^ValueError: LoRA rank \d{1,6} is greater than max_lora_rank",
         text="the engine refuses a setting, or its combination with the model or this hardware",
         fix="correct it by these words: `l40s-deploy plan --show argv` shows what was set, and whence",

@@ -307,7 +307,8 @@ HOST = (
     ),
     CausePattern(
         id="MOUNT-FAILED",
-        pattern=r"MountVolume\.\w{1,32} failed for volume \"(?P<own>[^\"]{1,128})\"",
+        pattern=r"(?:MountVolume|AttachVolume)\.\w{1,32} failed for volume \"(?P<own>[^\"]{1,128})\""
+        r"|Multi-Attach error for volume \"(?P<own_attached>[^\"]{1,128})\"",
         text="a volume of the pod could not be mounted on the node",
         fix="read what follows in the line; `kubectl describe pvc` and the storage driver's log on the node say more",
         weak=True,
@@ -546,6 +547,16 @@ HOST = (
         " (AVX2, AVX-512, AMX), or a virtual machine hides them",
         fix="compare `lscpu | grep Flags` with the package's requirement; of a virtual machine, pass the host's"
         " processor through",
+        secondary=True,
+    ),
+    CausePattern(  # vllm issue 4392
+        id="PROCESS-CRASHED",
+        pattern=r"\bFloating point exception {0,1}\(core dumped\)|\*{3} SIGFPE received"
+        r"|Fatal Python error: Floating point",
+        text="a process crashed on a division in native code (SIGFPE), as cuBLAS before 12.4.5.8 does on H20 GPUs",
+        fix="install a newer nvidia-cublas and look whether an older one is found first (LD_LIBRARY_PATH); a stack"
+        " below"
+        " the line, where there is one, names the library",
         secondary=True,
     ),
     CausePattern(
