@@ -36,8 +36,9 @@ def of_gpus(snapshot: Snapshot) -> Iterator[str]:
         yield words.format(spans(names))
     yield from _nvlinks(part(pasted(snapshot), "nvlink_states"))
     for piece in nameless_gpus(snapshot):
+        whose = f"the GPU at {piece['pci_bus_id']}" if piece.get("pci_bus_id") else "a GPU that the text does not name"
         if words := "; ".join(state.format("it") for state in (*_sizes(piece), *_states(piece))):
-            yield f"of a GPU that the text does not name: {words}"
+            yield f"of {whose}: {words}"
 
 
 def _states(gpu: _Gpu) -> Iterator[str]:
@@ -100,8 +101,8 @@ def _sizes(piece: _Gpu) -> Iterator[str]:
         yield f"{total >> 20} MiB"
     if bar := whole(piece.get("bar1_total")):
         yield f"BAR 1 {bar >> 20} MiB"
-    if piece.get("pci_bus_id"):
-        yield f"at {piece['pci_bus_id']}: {piece.get('error')}"
+    if error := piece.get("error"):
+        yield str(error)
 
 
 def _nvlinks(states: Mapping[str, Any]) -> Iterator[str]:

@@ -17,11 +17,9 @@ def measures(also: Mapping[str, Any]) -> Iterator[str]:
     if waived := texts(also.get("waived")):
         yield f"nvbandwidth left out what needs access between GPUs: {spans(waived)}"
     yield from _runs(also.get("perftest"))
-    if bus := texts(also.get("bus")):
-        yield f"nccl-tests measured a bus bandwidth of {' and '.join(bus)} on average"
-    if isinstance(also.get("wrong_values"), int):
-        yield f"nccl-tests found {also['wrong_values']} wrong values"
+    yield from _collectives(also)
     yield from _links(also.get("links_alone"))
+    yield from _drawn(also.get("drawn"))
     yield from _ethernet(part(also, "ethtool"))
     if counters := part(also, "counters"):
         yield "counted: " + ", ".join(f"{name} {count}" for name, count in counters.items())
@@ -33,6 +31,17 @@ def measures(also: Mapping[str, Any]) -> Iterator[str]:
         yield f"loaded: {spans(dict.fromkeys(modules))}"
     if devices := texts(also.get("rdma_devices")):
         yield f"RDMA devices: {spans(devices)}"
+
+
+def _collectives(also: Mapping[str, Any]) -> Iterator[str]:
+    """Of nccl-tests."""
+    if bus := texts(also.get("bus")):
+        yield f"nccl-tests measured a bus bandwidth of {' and '.join(bus)} on average"
+    largest = also.get("largest")
+    if isinstance(largest, (list, tuple)) and len(largest) == 2 and isinstance(largest[0], int):
+        yield f"nccl-tests: a bus bandwidth of {largest[1]} GB/s with {largest[0]} bytes"
+    if isinstance(also.get("wrong_values"), int):
+        yield f"nccl-tests found {also['wrong_values']} wrong values"
 
 
 def between(numbers: Sequence[float]) -> str:
@@ -67,6 +76,14 @@ def _links(raw: Any) -> Iterator[str]:
     for (now, most), places in kinds.items():
         count = f"{len(places)} PCIe links" if len(places) > 1 else "a PCIe link"
         yield f"{count} of which the text does not say whose: {_link(now, most)}"
+
+
+def _drawn(raw: Any) -> Iterator[str]:
+    """Host bridges of lstopo."""
+    for bridge in raw if isinstance(raw, (list, tuple)) else ():
+        if isinstance(bridge, Mapping):
+            domain = f" of NUMA domain {bridge['domain']}" if bridge.get("domain") else ""
+            yield f"below a host bridge{domain}: {', '.join(texts(bridge.get('devices')))}"
 
 
 def _link(now: str, most: str) -> str:

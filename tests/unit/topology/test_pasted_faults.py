@@ -149,3 +149,39 @@ def test_more_forms_tell_facts(text: str, words: str) -> None:
     facts = [fact for node in document(seen)["nodes"] for fact in node["facts"]]
     assert any(fact.startswith(words) for fact in facts), facts
     assert {one.severity.value for one in seen.findings} <= {"unknown", "note"}
+
+
+COUNTED = "/sys/class/infiniband/mlx5_0/ports/1/hw_counters/{}:{}\n"
+SENSOR = """|   0  NVIDIA L40S     On  | 00000000:05:00.0 Off |       0 |
+|{}   68C    P2    99W / 350W |     1MiB / 46068MiB |
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "severity"),
+    [
+        (COUNTED.format("local_ack_timeout_err", 2705), "RDMA-LOSSES", "note"),
+        (COUNTED.format("local_ack_timeout_err", 3), "RDMA-LOSSES", ""),
+        (COUNTED.format("np_cnp_sent", 123456), "RDMA-CONGESTED", "note"),
+        (SENSOR.format("ERR!"), "GPU-HEALTH", "slow"),
+        (SENSOR.format(" 30%"), "GPU-HEALTH", ""),
+        ("0000:85:00.0 (ecap 000d @2a0) @2a6 001d\n", "ACS-REDIRECT", "note"),
+        ("0000:85:00.0 (ecap 000d @2a0) @2a6 0000\n", "ACS-REDIRECT", ""),
+        ("NVRM: nvAssert: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x62)\n", "GPU-HEALTH", "slow"),
+        ("Unable to determine the device handle for GPU 0000:0B:00.0: Unknown Error\n", "NVML-UNREADABLE", ""),
+    ],
+)
+def test_what_is_counted_or_asked_for_is_its_finding(text: str, name: str, severity: str) -> None:
+    assert [kind for kind, _ in of_id(text, name)] == ([severity] if severity else [])
+
+
+def test_a_command_by_ssh_is_of_the_node_that_it_runs_on() -> None:
+    text = "[me@login ~]$ ssh gpu-2-5 nvidia-smi\nNo devices were found\n"
+    assert [*read_pasted({"post": text}, "post")] == ["gpu-2-5"]
+
+
+def test_numbered_lines_are_read_as_without_numbers() -> None:
+    matrix = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tPIX\t0-3\nGPU1\tPIX\t X \t0-3\n\nLegend:\n"
+    numbered = "\n".join(f"{place:3d}  {line}" for place, line in enumerate(matrix.splitlines(), 1))
+    (own,), (other,) = (read_pasted({"post": text}, "post").values() for text in (matrix, numbered))
+    assert own.host == other.host

@@ -33,7 +33,7 @@ RESERVE = 1 << 30
 
 def _refusals(node: Node) -> list[Finding] | None:
     """Of a text in which nvidia-smi answers with an error, and nowhere with a GPU."""
-    said = [words for words in texts(pasted(node.snapshot).get("refused")) if words.startswith(_NVIDIA_SMI)]
+    said = [words for words in texts(pasted(node.snapshot).get("refused")) if _REFUSED.match(words)]
     if not said or any(gpu.name for gpu in node.topology.gpus):
         return None
     mismatch = any("mismatch" in words for words in said)
@@ -50,6 +50,8 @@ def _refusals(node: Node) -> list[Finding] | None:
 
 
 _NVIDIA_SMI = "nvidia-smi said "
+_REFUSED = re.compile(rf"{_NVIDIA_SMI}(?!'Unable to determine)")
+"""What is not about one GPU."""
 
 
 @Rule(
@@ -125,6 +127,9 @@ def _ailments(device: Device) -> Iterator[_Ailment]:
         yield Severity.STOP, "does not answer", words, cost, XIDS[79].fix
     if device.get("unanswered"):
         yield Severity.STOP, "does not answer", str(device["unanswered"]), "no engine can start on it", XIDS[79].fix
+    if device.get("sensor_error"):
+        words = "nvidia-smi shows ERR! in its second row"
+        yield Severity.SLOW, "has a sensor that can't be read", words, "it may fail or slow down", XIDS[79].fix
     yield from _memory_errors(device)
     yield from _faulty_rows(device)
     yield from _repairs(device)

@@ -400,6 +400,11 @@ def traffic_class(node: Node) -> int | None:
     return int(value) if value.isdigit() else None
 
 
+def _congested_by_text(node: Node) -> list[Finding] | None:
+    counted_ports = [port for port in node.topology.rdma if _counters(node, port)[0]]
+    return [*_congested(node, counted_ports)] if counted_ports else None
+
+
 @Rule(
     id="RDMA-CONGESTED",
     title="congestion slowed an RDMA port down",
@@ -414,10 +419,15 @@ def traffic_class(node: Node) -> int | None:
     "rx_prioN_pause)",
     weight=37,
     needs=RAILS,
+    on_text=_congested_by_text,
 ).of_node
 def rdma_congested(node: Node) -> Iterator[Finding]:
     """One note a port, where one packet in a thousand met a full queue; the cost was not measured on L40S."""
-    for port in node.rail_ports:
+    yield from _congested(node, node.rail_ports)
+
+
+def _congested(node: Node, ports: Iterable[RdmaPort]) -> Iterator[Finding]:
+    for port in ports:
         counters, packets, in_packets = _counters(node, port)
         signs = {path: count for path, count in counters.items() if count >= 10_000 and _CONGESTION.search(path)}
         if signs and max(signs.values()) * 1_000 >= packets:
@@ -451,6 +461,12 @@ def _counters(node: Node, port: RdmaPort) -> tuple[dict[str, int], int, str]:
 _PACKETS = ("counters/port_rcv_packets", "counters/port_xmit_packets")
 
 
+def _losses_of_text(node: Node) -> list[Finding] | None:
+    """Of a text that has the counters of a port."""
+    told = [port for port in node.topology.rdma if _counters(node, port)[0]]
+    return [*_losses(node, told)] if told else None
+
+
 @Rule(
     id="RDMA-LOSSES",
     title="an RDMA port lost packets",
@@ -462,10 +478,15 @@ _PACKETS = ("counters/port_rcv_packets", "counters/port_xmit_packets")
     source="NVIDIA, Understanding mlx5 Linux Counters; Linux Documentation/ABI/stable/sysfs-class-infiniband",
     weight=38,
     needs=RAILS,
+    on_text=_losses_of_text,
 ).of_node
 def rdma_losses(node: Node) -> Iterator[Finding]:
     """One finding a port: slow where one in 100,000 packets is lost, else a note."""
-    for port in node.rail_ports:
+    yield from _losses(node, node.rail_ports)
+
+
+def _losses(node: Node, ports: Iterable[RdmaPort]) -> Iterator[Finding]:
+    for port in ports:
         counters, packets, in_packets = _counters(node, port)
         lost, link = _above_zero(counters, LOST), _above_zero(counters, LINK_ERRORS)
         losses, errors = sum(lost.values()), sum(link.values())

@@ -87,15 +87,18 @@ PEERMEM = re.compile(
     r"|Module (?P<absent>nv(?:idia)?[_-]peer_?mem) not found\b.{0,128}))"
 )
 _ABOUT_GPUS = (XID, FALLEN, OF_GPU, NOT_STARTED, AER, GIVEN_UP, MLX5, MODULE)
-_ABOUT_REST = (FAULT, IOMMU_ON, LIMITED, MISMATCH, POWER, NO_ROOM, NOT_TAKEN, SXID, PEERMEM)
+RESET = re.compile(r".{0,256}?NVRM: .{0,128}?(?P<words>Reset required \[NV_ERR_RESET_REQUIRED\]).{0,200}")
+_ABOUT_REST = (RESET, FAULT, IOMMU_ON, LIMITED, MISMATCH, POWER, NO_ROOM, NOT_TAKEN, SXID, PEERMEM)
 OF_KERNEL = (*_ABOUT_GPUS, *_ABOUT_REST)
 """What begins a part of it."""
 REFUSED = re.compile(
     r".{0,400}?(?P<words>NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver"
     r"|Failed to initialize NVML: [A-Z][\w /]{3,48}"
-    rf"|Unable to determine the device handle for (?:GPU|gpu)\d? ?{_PLACE}: [A-Z][\w ]{{3,48}}"
+    r"|Unable to determine the device handle for (?:GPU|gpu)\d? ?(?:[0-9a-fA-F]{3,8}:)?"
+    r"[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]: [A-Z][\w ]{3,48}"
     r"|No devices were found)\b.{0,128}"
 )
+_HANDLE = re.compile(r"[0-9a-fA-F]{3,8}(?::[0-9a-fA-F]{2}){2}(?:\.[0-7])?")
 IBSTAT_STOPPED = re.compile(
     r"ibpanic: \[\d{1,9}\] main: stat of IB device '(?P<device>[A-Za-z][\w.@-]{0,63})' failed: (?P<why>[\w ]{2,48})"
 )
@@ -212,6 +215,7 @@ def _peermem(match: re.Match[str]) -> str:
 
 
 _SAID: Mapping[re.Pattern[str], Callable[[re.Match[str]], str]] = {
+    RESET: lambda match: f"the driver says '{match['words']}'",
     FAULT: _fault,
     IOMMU_ON: lambda match: f"the IOMMU is on ({match['words']})",
     LIMITED: _limited,
@@ -231,6 +235,8 @@ def _for_rules(facts: PastedFacts, match: re.Match[str]) -> None:
         _keep_for_rule(facts, f"NVRM: GPU {match['place']}: {match['what']}")
     elif match.re is AER:
         _keep(facts, "pcie_errors", f"{match['driver'] or ''}|{match['place']}|{match['severity'].lower()}")
+    elif match.re is RESET:
+        facts.also.setdefault("nameless", [{"reset_required": 1, "sections": []}])
     elif match.re is FAULT:
         _keep(facts, "iommu_faults", _fault(match))
     elif match.re is LIMITED:
@@ -254,7 +260,7 @@ def refusal(facts: PastedFacts, match: re.Match[str], at: str) -> str:
     """A line in which a tool says that it could not do its work."""
     words = match["words"].strip()
     _keep(facts, "refused", f"nvidia-smi said '{words}'")
-    if words.startswith("Unable to determine") and (place := re.search(_PLACE, words)):
+    if words.startswith("Unable to determine") and (place := _HANDLE.search(words)):
         lost: dict[str, Any] = {"pci_bus_id": place[0], "error": words.rpartition(": ")[2], "sections": []}
         facts.also.setdefault("nameless", []).append(lost)
     return at

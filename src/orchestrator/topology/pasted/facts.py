@@ -28,6 +28,7 @@ _PROMPT = re.compile(
     r"(?:\([\w.-]{1,32}\) )?\[?[A-Za-z_][\w-]{0,31}@(?P<host>[A-Za-z0-9][\w.-]{0,63})"
     r"(?:[: ][^$#%]{0,128})?[$#%](?:\s|$)"
 )
+_SSH = re.compile(r"\s{0,4}ssh (?:-\w+(?: \S{1,64})? ){0,4}(?:[\w-]{1,32}@)?(?P<host>[A-Za-z][\w.-]{0,63}) \S")
 _HEADING = re.compile(
     r"[#*=_\s-]{0,12}(?P<host>(?:node|host|server|machine)[ _#-]{0,2}(?:\w{0,16}\d[\w.-]{0,32}|[A-Za-z]))"
     r"(?: \([^)]{0,64}\)| [\w -]{0,32}(?:topo|output|smi)[\w -]{0,32})?[\s:*=_#-]{0,12}",
@@ -114,13 +115,19 @@ def lines_of(text: str) -> list[Line]:
     called: dict[str, str] = {}
     for number, (who, line) in enumerate(whose):
         if match := _naming_a_node(line):
-            name = re.sub(r"[^\w.-]", "-", match["host"].strip())
+            name = re.sub(r"[^\w.-]", "-", _named(line, match))
             if match.re is _PROMPT and heading and name not in called.values():
                 called[heading] = name  # the machine of the heading, by its own name
             node, heading = name, name if match.re is _HEADING else ""
         named, words = _without_prefix(line, node) if prefixed else (node, line)
         lines.append(Line(number, words, who or named))
     return [replace(line, node=called.get(line.node, line.node)) for line in lines] if called else lines
+
+
+def _named(line: str, match: re.Match[str]) -> str:
+    """The node of a heading or prompt, or on which a prompt's command runs by ssh."""
+    asked = _SSH.match(line.lstrip()[match.end() :]) if match.re is _PROMPT else None
+    return asked["host"] if asked else match["host"].strip()
 
 
 def _naming_a_node(line: str) -> re.Match[str] | None:
@@ -138,7 +145,20 @@ def _shown(text: str) -> list[str]:
     plain = [_plain(raw) for raw in text.replace("\r\n", "\n").replace("\r", "\n").split("\n")[:MOST_LINES]]
     if all(line.startswith("|") for line in plain if line.strip()):  # a table, or quoting
         return [line[1:] for line in plain]
-    return plain
+    return _without_numbers(plain)
+
+
+_NUMBER = re.compile(r"\s{0,8}(?P<number>\d{1,5})(?:[:|.)]?[ \t]{1,2}|$)")
+_FEWEST_NUMBERS = 4
+
+
+def _without_numbers(lines: Sequence[str]) -> list[str]:
+    """Without what `cat -n` and pages put before lines: one number more each."""
+    matches = [_NUMBER.match(line) for line in lines if line.strip()]
+    numbers = [int(match["number"]) for match in matches if match]
+    if len(numbers) < max(_FEWEST_NUMBERS, len(matches)) or numbers != [*range(numbers[0], numbers[0] + len(numbers))]:
+        return [*lines]
+    return [line[match.end() :] if (match := _NUMBER.match(line)) else line for line in lines]
 
 
 def _without_a_log_s(lines: Sequence[str]) -> list[tuple[str, str]]:

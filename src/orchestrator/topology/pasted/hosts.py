@@ -189,6 +189,41 @@ def interface(facts: PastedFacts, match: re.Match[str], name: str) -> str:
     return name
 
 
+_HWLOC = re.compile(
+    r"(?P<indent>\s*)(?:(?P<inside>Machine \(|Package L#\d|Group\d? L#\d)|NUMANode L#\d{1,4} \(P#(?P<domain>\d{1,4})"
+    r"|(?P<bridge>HostBridge)|PCI (?P<place>[0-9a-f]{2,8}:[0-9a-f:]{2,5}\.[0-7]) \((?P<kind>[\w -]{2,24})\)"
+    r"|(?:Net|OpenFabrics|Block|CoProc\(\w{2,12}\))[^\"]{0,24}\"(?P<called>[\w.@-]{1,64})\").*"
+)
+_OF_USE = ("VGA", "3D", "Ethernet", "InfiniBand", "Display")
+
+
+def drawn_by_hwloc(lines: Sequence[Line]) -> Iterator[PastedFacts]:
+    """The GPUs and cards that `lstopo` draws, below each host bridge, with the NUMA domain above it."""
+    matches = [(line, match) for line in lines if (match := _HWLOC.fullmatch(line.text))]
+    bridges: list[dict[str, Any]] = []
+    domain, package = "", ""
+    for _, match in matches:
+        if match["inside"]:
+            domain, package = "", match["indent"]
+        elif match["domain"]:
+            domain = match["domain"]
+        elif match["bridge"]:
+            domain = domain if len(match["indent"]) > len(package) else ""
+            bridges.append({"domain": domain, "devices": []})
+        elif bridges:
+            _drawn(bridges[-1]["devices"], match)
+    if drawn := [bridge for bridge in bridges if bridge["devices"]]:
+        first = matches[0][0]
+        yield PastedFacts("lstopo", first.number, first.node, also={"drawn": drawn})
+
+
+def _drawn(devices: list[str], match: re.Match[str]) -> None:
+    if match["place"] and match["kind"] in _OF_USE:
+        devices.append(f"{match['place']} ({match['kind']})")
+    elif match["called"] and devices and devices[-1].endswith(")"):
+        devices[-1] = f"{devices[-1][:-1]}, {match['called']})"
+
+
 def running(facts: PastedFacts, match: re.Match[str], unit: str) -> str:
     """A line of `systemctl status`, lsmod or uname; unit: that the line of a state is about."""
     if match.re is SERVICE:

@@ -53,6 +53,17 @@ COUNTER = re.compile(
 """What mlx5 counts of pauses, losses and congestion (Linux Documentation/networking/device_drivers), if it is not 0."""
 
 
+FILE = re.compile(
+    r"(?P<path>/sys/class/infiniband/[A-Za-z][\w.@-]{0,63}/ports/\d{1,3}/(?:hw_)?counters/\w{3,48}):(?P<count>\d{1,20})\s*"
+)
+"""Of `grep . /sys/class/infiniband/*/ports/*/hw_counters/*`."""
+RUN = re.compile(
+    r"\s{0,16}(?P<size>\d{1,14})\s+\d{1,14}\s+(?:float|half|bfloat16|double|u?int\d{1,2}|u?int8|fp8\w{0,8})\s+\w{3,8}"
+    r"(?:\s+-?\d{1,4})?\s+\d{1,12}(?:\.\d{1,4})?\s+\d{1,6}\.\d{1,4}\s+(?P<bus>\d{1,6}\.\d{1,4})\s.{0,96}"
+)
+"""A row of nccl-tests: its largest size tells most."""
+
+
 def bandwidth(facts: PastedFacts, match: re.Match[str], at: str) -> str:
     """A line of nvbandwidth; at: whose matrix a row belongs to."""
     if match.re is DRIVER:
@@ -89,7 +100,11 @@ def tested(facts: PastedFacts, match: re.Match[str], at: str) -> str:
 
 def collective(facts: PastedFacts, match: re.Match[str], at: str) -> str:
     """A line at the end of nccl-tests, or of those that list its devices in its older form."""
-    if match.re is USED:
+    if match.re is RUN:
+        largest: list[Any] = facts.also.setdefault("largest", [0, ""])
+        if int(match["size"]) >= largest[0]:
+            facts.also["largest"] = [int(match["size"]), match["bus"]]
+    elif match.re is USED:
         facts.also.setdefault("tested", []).append([match["name"], match["address"].lower().removeprefix("0x")])
     elif match.re is BUS:
         facts.also.setdefault("bus", []).append(f"{float(match['gbs']):.3g} GB/s")
@@ -105,6 +120,8 @@ def ethernet(facts: PastedFacts, match: re.Match[str], at: str) -> str:
     if match.re is COUNTER:
         counters: dict[str, Any] = facts.also.setdefault("counters", {})
         counters[match["name"]] = max(int(match["count"]), counters.get(match["name"], 0))
+    elif match.re is FILE:
+        facts.files[match["path"]] = match["count"]
     elif at:
         facts.also.setdefault("ethtool", {}).setdefault(at, {})[match["field"]] = match["value"].strip()
     return at

@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.topology.pasted import hosts
 from orchestrator.topology.pasted.facts import PastedFacts
 
-_FUNCTION = r"[0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-9]"
+_FUNCTION = r"[0-9A-F]{4,8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-9]"
 _VERSION = r"\d{3}\.\d{1,3}(?:\.\d{1,3})?"
 GPU = re.compile(rf"\s*GPU (?P<pci_bus_id>{_FUNCTION})\s*", re.IGNORECASE)
 DRIVER = re.compile(rf"Driver Version {{2,64}}: ({_VERSION})\s*")
@@ -42,11 +42,11 @@ ANY_DRIVER = re.compile(
 )
 HEAD = re.compile(rf"\|\s{{0,4}}NVIDIA-SMI \S{{3,24}}\s{{1,40}}(?:Driver|KMD) Version:? ({_VERSION})\s.*")
 MEMORY = re.compile(
-    r"\|.{8,64}\|\s{1,24}(?P<used>\d{1,7})MiB / {1,8}(?P<total>\d{1,7})MiB \|"
+    r"\|?(?P<sensors>.{8,64})\|\s{1,24}(?P<used>\d{1,7})Mi?B / {1,8}(?P<total>\d{1,7})Mi?B \|"
     r"(?:\s{1,12}(?P<busy>\d{1,3})% {1,12}(?P<mode>[A-Z][\w. ]{2,16}?) {0,8}\|?)?.*"
 )
 PROCESS = re.compile(
-    r"\|\s{1,4}(?P<index>\d{1,3})\s+(?:(?:N/A|\d{1,3})\s+){0,2}(?P<pid>\d{1,8})\s+C(?:\+G)?\s+\S.{0,80}?\s"
+    r"\|?\s{1,4}(?P<index>\d{1,3})\s+(?:(?:N/A|\d{1,3})\s+){0,2}(?P<pid>\d{1,8})\s+C(?:\+G)?\s+\S.{0,80}?\s"
     r"(?P<used>\d{1,7})MiB \|"
 )
 NVLINK = re.compile(r"\s{1,16}Link (?P<link>\d{1,2}): (?P<state><inactive>|\d{1,4}(?:\.\d{1,3})? GB/s)\s*")
@@ -111,6 +111,7 @@ def _below_a_row(facts: PastedFacts, match: re.Match[str]) -> None:
     elif "memory" not in gpu:
         gpu["memory"] = {name: int(match[name]) << 20 for name in ("total", "used")}
         gpu["busy"] = int(match["busy"] or 0)
+        gpu["sensor_error"] = "ERR!" in match["sensors"]
         if match["mode"] in _MODES:
             gpu["compute_mode"] = _MODES[match["mode"]]
 
@@ -276,6 +277,7 @@ _BY_NAME: dict[str, Callable[[_Gpu, str, str], None]] = {
     "Persistence Mode": _choice("persistence", _ON),
     "Compute Mode": _choice("compute_mode", _MODES),
     "Reset Required": _choice("reset_required", {"Yes": 1}),
+    "GPU Recovery Action": _choice("reset_required", {"Reset": 1, "Reboot": 1, "Drain and Reset": 1}),
     "Replays Since Reset": _number("replays"),
     "GPU Current Temp": _number("celsius"),
     **dict.fromkeys(_POWER, _power),

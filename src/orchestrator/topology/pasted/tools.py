@@ -70,6 +70,7 @@ def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     yield from _matrices(lines)
     yield from _accesses(lines)
     yield from _acs_alone(lines)
+    yield from hosts.drawn_by_hwloc(lines)
     yield from lists.tested(lines)
     yield from hosts.limits(lines)
     complaining = complaints.among(lines)
@@ -88,12 +89,23 @@ def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
         yield from filter(_holds_something, pastes)
 
 
+_ACS_WORD = re.compile(
+    r"(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] \(ecap 000d @[0-9a-f]{2,3}\) @[0-9a-f]{2,3}"
+    r" (?P<word>[0-9a-f]{4})\s*"
+)
+"""Of `setpci -v -s ... ECAP_ACS+6.w`."""
+_REDIRECTING = 0x1C
 _ACS = re.compile(r"\s*ACSCtl:\s+SrcValid[+-] TransBlk[+-] ReqRedir([+-]) CmpltRedir([+-]) UpstreamFwd([+-]).{0,64}")
 _FUNCTION = re.compile(r"(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] ")
 
 
 def _acs_alone(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     """Of `lspci -vvv | grep ACSCtl`, which has not whose the lines are."""
+    read = [(line, match) for line in lines if (match := _ACS_WORD.fullmatch(line.text))]
+    if read:
+        counts = [len(read), sum(bool(int(match["word"], 16) & _REDIRECTING) for _, match in read)]
+        yield PastedFacts("setpci ECAP_ACS", read[0][0].number, read[0][0].node, also={"acs": counts})
+        return
     found = [(line, match) for line in lines if (match := _ACS.fullmatch(line.text))]
     if found and not any(_FUNCTION.match(line.text) for line in lines):
         counts = [len(found), sum("+" in match.groups() for _, match in found)]
@@ -263,11 +275,11 @@ _TOOLS: tuple[tuple[str, tuple[Area, ...], _Patterns, _Patterns, _Take], ...] = 
         measured.bandwidth,
     ),
     ("perftest", (), (measured.TEST,), (measured.TEST_FIELDS, measured.TEST_HEAD, measured.TEST_ROW), measured.tested),
-    ("nccl-tests", (), (measured.BUS, measured.WRONG, measured.USED), (), measured.collective),
+    ("nccl-tests", (), (measured.BUS, measured.WRONG, measured.USED, measured.RUN), (), measured.collective),
     (
         "ethtool",
         (),
-        (measured.ETHTOOL, measured.PAUSE, measured.COUNTER),
+        (measured.ETHTOOL, measured.PAUSE, measured.FILE, measured.COUNTER),
         (measured.ETHTOOL_FIELD, measured.PAUSE_FIELD),
         measured.ethernet,
     ),
