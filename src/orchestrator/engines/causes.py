@@ -594,7 +594,7 @@ COMMON = (
         id="GPU-LOST",
         pattern=r"GPU is lost|GPU lost from the bus|NV_ERR_GPU_IS_LOST"
         r"|fallen off the bus|^No devices were found$|Unable to determine the device handle"
-        r"|no CUDA-capable device is detected|No CUDA GPUs are available"
+        r"|no CUDA-capable device is detected|No (?:CUDA|HIP) GPUs are available"
         r"|[Ee]rror(?: 101)?: invalid device ordinal",
         text="a GPU is missing, does not respond, or is in use",
         fix="check `nvidia-smi` and the kernel log (`dmesg -T | grep Xid`) on this node, and l40s_gpus or"

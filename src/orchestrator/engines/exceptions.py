@@ -261,6 +261,17 @@ RAISED = (
         " asks for that user's name",
         fix="set LOGNAME, and HOME to a directory where that user may write, in the container's environment",
     ),
+    CausePattern(  # vllm issues 37974, 41287; vllm-ascend issue 8440: names of layers with a KV cache, not of weights
+        id="ENGINE-DEFECT",
+        pattern=r"^KeyError: '(?:\w{1,64}\.){2,16}(?:attn|mla_attn|linear_attn|k_cache|swa_cache|mamba|mixer"
+        r"|short_conv)'",
+        text="the engine's ranks do not agree on which layers each of them has: a defect of its pipeline parallelism,"
+        " or"
+        " of this model in it",
+        fix="try the engine's newest release, or tensor parallelism alone; of vLLM over Ray, its multiprocessing"
+        " executor (--distributed-executor-backend mp)",
+        weak=True,
+    ),
     CausePattern(  # numba/core/caching.py
         id="NOT-WRITABLE",
         pattern=r"^RuntimeError: cannot cache function '\S{1,128}': no locator available",
