@@ -20,7 +20,7 @@ from orchestrator.model.inventory import Mail, ReceiverKind, Recipient
 from orchestrator.monitoring.steps import notify
 from orchestrator.node.engine import ras
 from orchestrator.node.network import http_connection
-from orchestrator.node.verbs import figures
+from orchestrator.node.verbs import ask as ask_verb
 from orchestrator.protocol.jobs import Giving
 from orchestrator.remote.deadline import downloaded
 
@@ -67,7 +67,7 @@ def a_webhook(port: int) -> object:
 
 def a_question_for_others(port: int) -> object:
     asks = [{"method": "GET", "url": f"http://127.0.0.1:{port}/", "timeout_s": LIMIT_S}]
-    return figures.ask({"asks": asks})
+    return ask_verb.answer({"asks": asks})
 
 
 def a_list_of_files(port: int) -> object:
@@ -78,7 +78,7 @@ PLAYED: dict[str, Callable[[int], object]] = {
     "node.network.http_connection.connection": lambda port: http_connection.ask(
         "GET", f"http://127.0.0.1:{port}/", None, {}, LIMIT_S, longest=100_000
     ),
-    "node.verbs.figures._one": a_question_for_others,
+    "node.verbs.ask._one": a_question_for_others,
     "gang.steps.guard.notice_hook._post": lambda port: notice_hook._post(f"http://127.0.0.1:{port}/", {}, LIMIT_S),
     "monitoring.steps.notify._post": a_webhook,
     "monitoring.steps.notify._mail": a_mail,

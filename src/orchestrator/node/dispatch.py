@@ -39,7 +39,7 @@ VERBS = {
     "history": "orchestrator.node.verbs.report:history",
     "excerpt": "orchestrator.node.verbs.logs:excerpt",
     "staged": "orchestrator.node.verbs.stage:staged",
-    "ask": "orchestrator.node.verbs.figures:ask",
+    "ask": "orchestrator.node.verbs.ask:answer",
     "job": "orchestrator.jobs.on_node.job:stream",
     "rails": "orchestrator.nettest.on_node.port_test:stream",
     "listen": "orchestrator.node.network.reach:stream",
@@ -64,8 +64,9 @@ PROCESSES = {
 """Roles that live on: functions from arguments to an exit status; no request, no answer."""
 IDLE_S = 60.0
 """Whoever still watches asks every second; a connection that was cut may stay open for hours."""
-READ_OR_WRITE_A_FEW_FILES = ("report", "lock", "go", "figures")
-"""They are soon done, and change nothing of the process that answers; the others get one of their own."""
+ANSWERED_IN_PLACE = ("report", "lock", "go", "figures", "staged", "ask")
+"""They read or write a few files, or ask a web server within its time, and change nothing of the process that answers;
+the others get one of their own, which costs ten times what they do."""
 
 
 def serve(argv: Sequence[str]) -> int:
@@ -153,7 +154,7 @@ def _answer_line(line: bytes) -> None:
     except (ValueError, KeyError, TypeError) as wrong:
         tell(refusal(DeployError(f"not a request: {wrong}", where="stdin", fix="", kind="bad-request")))
         return
-    if verb in READ_OR_WRITE_A_FEW_FILES:
+    if verb in ANSWERED_IN_PLACE:
         _say(which, answer_of(verb, request))
     elif streams(verb):
         _say(

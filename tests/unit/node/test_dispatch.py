@@ -6,14 +6,13 @@ import errno
 import json
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.waiting import slack
+from tests.support.waiting import slack, until
 
 from orchestrator.node import dispatch
 from orchestrator.node.requests import in_parts
@@ -81,15 +80,12 @@ def test_a_look_changes_no_limit_of_the_process_and_knows_its_own_age(staying: S
 
 def test_a_verb_that_is_killed_is_an_answer_and_the_next_one_is_served(staying: Staying, tmp_path: Path) -> None:
     here = {"state_dir": str(tmp_path), "gang": "gang0"}
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
-        staying.send("ask", **here, asks=[{"method": "GET", "url": url, "timeout_s": 60}])
-        connection = silent.accept()[0]
-        children = Path(f"/proc/{staying.process.pid}/task/{staying.process.pid}/children")
-        (child,) = children.read_text().split()
-        os.kill(int(child), signal.SIGKILL)
-        assert "a signal (9)" in staying.answer()["error"]["what"]
-        connection.close()
+    nobody = {"kind": "tcp", "address": "127.0.0.1", "port": 1}
+    staying.send("dial", targets=[nobody], tries=1000, spacing_s=0.5)
+    children = Path(f"/proc/{staying.process.pid}/task/{staying.process.pid}/children")
+    child = until(lambda: children.read_text().split(), 30.0)[0]
+    os.kill(int(child), signal.SIGKILL)
+    assert "a signal (9)" in staying.answer()["error"]["what"]
     assert staying.ask("stop", **here)["ok"]
 
 

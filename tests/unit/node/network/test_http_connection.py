@@ -18,7 +18,7 @@ from orchestrator.gang.steps.guard.notice_hook import Hook, run_hook
 from orchestrator.node import files
 from orchestrator.node.engine.service import Service
 from orchestrator.node.network import http_connection
-from orchestrator.node.verbs import figures
+from orchestrator.node.verbs import ask
 from orchestrator.protocol.staging import Canary, Endpoint, ProbeOrder, ServiceOrder, StagingRequest
 from orchestrator.protocol.verbs import AskRequest, HttpRequest
 
@@ -75,7 +75,7 @@ def asked(gang_dir: Path, url: str, certificate: str, path: str = "/workers") ->
     (gang_dir / "runs" / "r1" / files.RUN_FILE).write_text(json.dumps(run.kept()))
     request = HttpRequest(url=path)
     whole = AskRequest(state_dir=str(gang_dir.parent.parent), gang="router", asks=(request,)).as_json()
-    (answer,) = figures.ask(whole)["answers"]
+    (answer,) = ask.answer(whole)["answers"]
     return answer["status"], answer["body"], answer["error"]
 
 
@@ -90,7 +90,7 @@ def test_another_server_is_not_believed_for_the_gangs_certificate(gang_dir: Path
 
 def test_where_nothing_was_started_nothing_is_asked(gang_dir: Path) -> None:
     whole = AskRequest(state_dir=str(gang_dir.parent.parent), gang="router", asks=(HttpRequest(url="/workers"),))
-    (answer,) = figures.ask(whole.as_json())["answers"]
+    (answer,) = ask.answer(whole.as_json())["answers"]
     assert answer["error"] == "nothing was started there that serves"
 
 
@@ -112,7 +112,7 @@ def of_hook(port: int) -> str:
 
 def of_ask(port: int) -> str:
     request = AskRequest(asks=(HttpRequest(url=f"http://127.0.0.1:{port}/", timeout_s=0.3),))
-    return str(figures.ask(request.as_json())["answers"])
+    return str(ask.answer(request.as_json())["answers"])
 
 
 def of_service(port: int) -> str:
