@@ -387,6 +387,17 @@ RAISED = (
         fix="choose a newer stack (l40s_stack), or one that is patched for the model",
         weak=True,
     ),
+    CausePattern(  # vllm issues 8416, 11986
+        id="ENGINE-DEFECT",
+        pattern=r"^TypeError: \w{0,48}(?:Worker|Executor|Runner|Scheduler"
+        r"|Proposer)\w{0,16}\.\w{1,48}\(\) (?:got an unexpected keyword"
+        r"|missing \d)",
+        text="parts of the engine itself do not fit each other: it does not take this setting together with the others,"
+        " or a plug-in replaces one of its parts",
+        fix="leave out the setting that the word names as a proof, and plug-ins; otherwise try the engine's newest"
+        " release",
+        weak=True,
+    ),
     CausePattern(
         id="PACKAGES-DIFFER",
         pattern=r"^ImportError: |^ModuleNotFoundError: |\bPackageNotFoundError: |\bDistributionNotFound: "
