@@ -161,10 +161,17 @@ def sweep(stage: Stage, _: object = None) -> tuple[str, dict[str, Any]]:
     if number > 2:
         layouts.insert(1, f"pp2,tp{number // 2}")
     began = time.monotonic()
-    swept(stage, *(word for layout in layouts for word in ("--layout", layout)), "--no-nccl")
-    swept(stage, "--layout", layouts[0], "--vary", "draft=off,mtp", "--no-nccl")
     page = stage.kept / "sweep.html"
-    found = swept(stage, "--layout", layouts[0], "--vary", "graphs=on,off", "--no-nccl", "--html", str(page))
+    asked = {
+        "layouts": [word for layout in layouts for word in ("--layout", layout)],
+        "draft": ["--layout", layouts[0], "--vary", "draft=off,mtp"],
+        "graphs": ["--layout", layouts[0], "--vary", "graphs=on,off", "--html", str(page)],
+    }
+    figures: dict[str, Any] = {}
+    with with_what_was_seen(figures):
+        for name, words in asked.items():
+            found = swept(stage, *words, "--no-nccl")
+            figures[f"after {name}"] = list(map(points, found["candidates"]))
     figures = {
         "took_s": round(time.monotonic() - began, 1),
         "best": found["best"],

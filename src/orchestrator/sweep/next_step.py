@@ -85,15 +85,15 @@ def _ends_with(plan_id: str, step: SweepStep, running: Running, *, free: bool) -
     return SweepStep(SweepStepKind.STOP if free else SweepStepKind.REFUSE)
 
 
+_OVER = (CandidateState.MEASURED, CandidateState.FAILED)
+
+
 def merged(candidates: Iterable[CandidateResult], kept: SweepRecord | None) -> tuple[CandidateResult, ...]:
     """These candidates with what an earlier call has measured of the very same plans, and then what it has measured
-    beside them. Nothing is measured twice, and nothing that changed since counts."""
+    beside them, or what failed there. Nothing is measured twice, and nothing that changed since counts."""
     known = {result.candidate.id: result for result in kept.results} if kept is not None else {}
     results = [_known(result, known.pop(result.candidate.id, None)) for result in candidates]
-    return (*results, *(old for old in known.values() if old.state is CandidateState.MEASURED))
-
-
-_OVER = (CandidateState.MEASURED, CandidateState.FAILED)
+    return (*results, *(old for old in known.values() if old.state in _OVER))
 
 
 def _known(result: CandidateResult, old: CandidateResult | None) -> CandidateResult:

@@ -139,12 +139,13 @@ def test_what_is_measured_counts_only_for_the_same_plan() -> None:
         result("cut", cause="cut by --budget"),
         result("begun", points=result("x", {1: 7.0}).points, seconds=5.0),
         result("beside", {1: 1.0}),
-        result("gone", state=CandidateState.FAILED, cause="x"),
+        result("failed beside", state=CandidateState.FAILED, cause="x"),
+        result("begun beside", points=result("x", {1: 7.0}).points, seconds=5.0),
     )
     now = [result(name) for name in ("same", "other", "failed", "cut", "begun", "new")]
     now.append(result("refused", state=CandidateState.REFUSED, cause="it does not fit"))
     found = {one.candidate.id: one for one in merged(now, old)}
-    assert list(found) == ["same", "other", "failed", "cut", "begun", "new", "refused", "beside"]
+    assert list(found) == ["same", "other", "failed", "cut", "begun", "new", "refused", "beside", "failed beside"]
     assert [name for name, one in found.items() if one.waits] == ["other", "cut", "begun", "new"]
     assert found["same"].points == old.results[0].points and not found["other"].points
     assert [point.requests for point in found["begun"].points] == [1] and found["begun"].seconds == 5.0
