@@ -25,6 +25,12 @@ def lab() -> Iterator[SmallLab]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def before(lab: SmallLab) -> dict[str, str]:
+    """Our files below /etc on each node, as nobody has prepared it."""
+    return {node: lab.on(node, OURS) for node in lab.hosts()}
+
+
 def prepare(lab: SmallLab, *words: str) -> dict[str, Any]:
     done = lab.deploy("prepare", *words, "--json", timeout=240)
     return {node["name"]: node["result"] for node in json.loads(done.stdout)["nodes"]}
@@ -41,9 +47,8 @@ def strange(lab: SmallLab, port: int) -> str:
     return "open"
 
 
-def test_strangers_are_kept_out_the_gang_serves_and_all_is_taken_back(lab: SmallLab) -> None:
+def test_strangers_are_kept_out_and_the_gang_serves(lab: SmallLab, before: dict[str, str]) -> None:
     ports = load_inventory(lab.inventory).gangs[0].leader.ports
-    before = {node: lab.on(node, OURS) for node in lab.hosts()}
     assert strange(lab, ports.agent) == "refused"
 
     made = prepare(lab, "--tags", "firewall")
@@ -63,7 +68,12 @@ def test_strangers_are_kept_out_the_gang_serves_and_all_is_taken_back(lab: Small
         lab.on("node0", "nft delete table inet l40s_deploy && systemctl restart l40s-deploy-firewall.service")
         assert "set gang" in lab.on("node0", TABLE), "as at boot"
 
+
+@pytest.mark.turns(of="prepare: what it made by a tag is taken back")
+def test_all_is_taken_back(lab: SmallLab, before: dict[str, str]) -> None:
+    if all(lab.on(node, OURS) == before[node] for node in lab.hosts()):
+        prepare(lab, "--tags", "firewall")
     prepare(lab, "--remove")
     assert {node: lab.on(node, TABLE).strip() for node in lab.hosts()} == dict.fromkeys(lab.hosts(), "none")
     assert {node: lab.on(node, OURS) for node in lab.hosts()} == before
-    assert strange(lab, ports.agent) == "refused"
+    assert strange(lab, load_inventory(lab.inventory).gangs[0].leader.ports.agent) == "refused"

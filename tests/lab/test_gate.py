@@ -120,7 +120,7 @@ def test_a_slower_plan_is_found_by_the_bench_of_the_old_one(lab: SmallLab) -> No
     assert lab.json("status")["gangs"][0]["plan_id"] == before
 
 
-@pytest.mark.turns(of="gate: interrupted before its verdict")
+@pytest.mark.turns(of="interrupted: what comes after finishes it")
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
 def test_a_plan_without_its_verdict_gets_no_requests(lab: SmallLab, sent: signal.Signals) -> None:
     """Whoever finishes what the gate had begun brings the old plan back: nobody knows whether the new one is right."""

@@ -23,6 +23,7 @@ def lab() -> Iterator[SmallLab]:
         yield made
 
 
+@pytest.mark.turns(of="rolling: no request fails while gangs change")
 def test_two_restarts_at_once_lose_nothing(lab: SmallLab) -> None:
     before = {gang["name"]: gang["run_id"] for gang in lab.json("status")["gangs"]}
     claim = lab.folder / "router/gangs/turn.all/lock"

@@ -215,6 +215,7 @@ def members(lab: SmallLab, node: str) -> list[str]:
     return [name for name in line.rpartition(":")[2].split(",") if name]
 
 
+@pytest.mark.turns(of="prepare: what it made by a tag is taken back")
 def test_remove_takes_viewers_and_what_they_saw_back(lab: SmallLab) -> None:
     prepare(lab, l40s_viewers_logs=True)
     lab.deploy("down", "gang0", "--now")

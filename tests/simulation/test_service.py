@@ -22,8 +22,8 @@ from orchestrator.model.gang_state import GangState
 
 LIVES = 500
 """Always the same ones, so that a failure is of the change that it comes with. A run of the tests plays a part of them
-by turns, in half a minute of processor time, and `make long` all; `make simulate` draws others."""
-PARTS = 4
+by turns, in ten seconds of processor time, and `make long` all; `make simulate` draws others."""
+PARTS = 8
 
 
 @pytest.mark.turns
