@@ -553,10 +553,9 @@ COMMON = (
     ),
     CausePattern(  # cuda_runtime_api.h: errors 805 to 809
         id="GPU-MPS",
-        pattern=r"(?:CUDA error: |Cuda failure (?:\d{1,4} )?'|cudaErrorMps)(?:MPS client "
-        r"|the remote procedural call between the MPS"
-        r"|the MPS server |the hardware resources required to (?:create MPS client|support device connections)"
-        r"|ConnectionFailed|RpcFailure|ServerNotReady|Max)",
+        pattern=r"CUDA error: the (?:remote procedural call between the MPS|MPS server )|CUDA error: MPS client "
+        r"|Cuda failure \d{1,4} '(?:the )?MPS (?:client|server) |cudaErrorMps(?:Connection|Rpc|Server|Max)"
+        r"|the hardware resources required to (?:create MPS client|support device connections)",
         text="CUDA's Multi-Process Service (MPS), through which this GPU is shared, does not answer or has no place"
         " left",
         fix="look at nvidia-cuda-mps-control's log on the node, and start it anew; without MPS unset"
@@ -839,8 +838,7 @@ COMMON = (
     ),
     CausePattern(  # nccl/src/transport.cc
         id="NCCL-NO-TRANSPORT",
-        pattern=r"NCCL WARN No transport found for rank (?P<own>\d{1,6}\[\w{1,16}\]) -> rank"
-        r" (?P<peer>\d{1,6}\[\w{1,16}\])",
+        pattern=r"NCCL WARN No transport found for rank \d",
         text="NCCL has no way between two ranks: each that there is was turned off (P2P, shared memory, network)",
         fix="unset NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_NET_DISABLE_INTRA and NCCL_IB_DISABLE in turn: in the"
         " environment, l40s_env, /etc/nccl.conf and ~/.nccl.conf",
