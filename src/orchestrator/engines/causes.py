@@ -449,7 +449,7 @@ COMMON = (
     ),
     CausePattern(
         id="GPU-CONTAINER-LOST",
-        pattern=r"[Ff]ailed to initialize NVML: Unknown Error",
+        pattern=r"[Ff]ailed to initialize NVML: Unknown Error|\bNVMLError_Unknown\b",
         text="the driver is there, and this container may no longer use its devices: systemd reloaded its units"
         " (`systemctl daemon-reload`) and took the rights to them, or the container never had them",
         fix="start the container again; lastingly: `nvidia-ctk system create-dev-char-symlinks --create-all` on the"
@@ -458,7 +458,7 @@ COMMON = (
     ),
     CausePattern(
         id="GPU-CONTAINER-DENIED",
-        pattern=r"to initialize NVML: Insufficient Permissions",
+        pattern=r"to initialize NVML: Insufficient Permissions|\bNVMLError_NoPermission\b",
         text="this user, or this container, may not open the GPUs' device files",
         fix="compare `ls -l /dev/nvidia*` with the user's groups (NVreg_DeviceFileMode of the driver); in a container"
         " or"

@@ -631,7 +631,7 @@ HOST = (
         pattern=r"\bErrImagePull\b|\bImagePullBackOff\b|Failed to pull image \"|pull access denied for \S"
         r"|manifest (?:unknown|for \S{1,256} not found)|\btoomanyrequests: |no matching manifest for \S"
         r"|\b(?:unauthorized: authentication required|denied: requested access to the resource)"
-        r"|/v2/\S{0,256}: (?:unauthorized|tls: |x509: )",
+        r"|/v2/\S{0,256}: (?:unauthorized|tls: |x509: |net/http: |dial tcp |context deadline)",
         text="the container's image could not be fetched: a wrong name or tag, no right to it, or no way to"
         " its registry",
         fix="pull it on the node by hand (`docker pull IMAGE`, `crictl pull IMAGE`), which says why",
