@@ -73,6 +73,8 @@ _ROWS = (
 
 
 def _waiting(gpu: _Gpu) -> Iterator[str]:
+    if str(gpu.get("license") or "").startswith("Unlicensed"):
+        yield f"the license of {{}} for vGPU: {gpu['license']}; without one it is slowed down"
     if gpu.get("reset_required") == 1:
         yield "the driver asks for a reset of {}"
     if gpu.get("pages_pending") is True:

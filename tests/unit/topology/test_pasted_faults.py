@@ -141,6 +141,10 @@ def test_a_roce_port_with_small_packets_is_noted(mtu: int, small: bool) -> None:
         ("NVRM: BAR1 is 0M @ 0x0 (PCI:0000:17:00.0)\n", "the kernel's log: BAR 1 of 0000:17:00.0 got no address"),
         ("mlx5_pcie_event:299:(pid 268): Detected insufficient power on the PCIe slot (27W).\n",
          "the kernel's log: mlx5: Detected insufficient power on the PCIe slot (27W)"),
+        ("[1.2] mlx5_core: probe of 0000:03:00.0 failed with error -22\n",
+         "the kernel's log: mlx5_core 0000:03:00.0: failed with error -22"),
+        ("[1.2] mlx5_core 0000:9a:00.0: poll_health:955:(pid 0): device's health compromised - reached miss count\n",
+         "the kernel's log: mlx5_core 0000:9a:00.0: health compromised"),
         ("eth2  UP  0c:42:a1:00:00:01 <BROADCAST,MULTICAST,UP,LOWER_UP> \n", "interfaces up: eth2"),
     ],
 )  # fmt: skip
@@ -185,3 +189,51 @@ def test_numbered_lines_are_read_as_without_numbers() -> None:
     numbered = "\n".join(f"{place:3d}  {line}" for place, line in enumerate(matrix.splitlines(), 1))
     (own,), (other,) = (read_pasted({"post": text}, "post").values() for text in (matrix, numbered))
     assert own.host == other.host
+
+
+XML = """<nvidia_smi_log>
+	<driver_version>550.54.15</driver_version>
+	<gpu id="00000000:17:00.0">
+		<product_name>NVIDIA L40S</product_name>
+		<pci>
+			<pci_gpu_link_info>
+				<pcie_gen>
+					<max_link_gen>4</max_link_gen>
+					<current_link_gen>4</current_link_gen>
+				</pcie_gen>
+				<link_widths>
+					<max_link_width>16x</max_link_width>
+					<current_link_width>8x</current_link_width>
+				</link_widths>
+			</pci_gpu_link_info>
+		</pci>
+		<clocks_event_reasons>
+			<clocks_event_reason_hw_slowdown>Active</clocks_event_reason_hw_slowdown>
+		</clocks_event_reasons>
+		<fb_memory_usage>
+			<total>46068 MiB</total>
+			<used>3 MiB</used>
+		</fb_memory_usage>
+		<remapped_rows>
+			<remapped_row_unc>1</remapped_row_unc>
+			<remapped_row_pending>Yes</remapped_row_pending>
+		</remapped_rows>
+	</gpu>
+"""
+
+
+def test_nvidia_smi_in_xml_is_read_as_its_text() -> None:
+    assert of_id(XML, "PCIE-LINK-REDUCED") == [("slow", "GPU 0 at 0000:17:00.0 runs at x8, but supports x16")]
+    assert of_id(XML, "GPU-HEALTH") == [
+        ("slow", "GPU 0 will repair a faulty memory row at its next reset"),
+        ("slow", "GPU 0 is throttled: hardware slowdown"),
+    ]
+    (snapshot,) = read_pasted({"post": XML}, "post").values()
+    (gpu,) = snapshot.nvml["devices"]
+    assert (snapshot.nvml["driver"], gpu["name"], gpu["memory"]["total"] >> 20) == ("550.54.15", "NVIDIA L40S", 46068)
+
+
+def test_a_licensed_product_is_no_gpu_s_name() -> None:
+    text = "GPU 00000000:17:00.0\n  vGPU Software Licensed Product\n    Product Name : NVIDIA Virtual Compute Server\n"
+    (snapshot,) = read_pasted({"post": text}, "post").values()
+    assert "name" not in snapshot.nvml["devices"][0]

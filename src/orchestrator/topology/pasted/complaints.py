@@ -74,6 +74,12 @@ NO_ROOM = re.compile(
     rf"|.{{0,256}}?NVRM: BAR(?P<nvidia_bar>\d) is 0M @ 0x0 \(PCI:(?P<nvidia_place>{_PLACE})\).{{0,64}}"
 )
 """Linux drivers/pci/setup-res.c; NVIDIA's kernel-open/nvidia/nv-pci.c."""
+CARD = re.compile(
+    rf".{{0,256}}?\bmlx5_core(?:: probe of)? (?P<place>{_PLACE})[: ].{{0,160}}?"
+    r"(?P<words>failed with error (?:code )?-\d{1,3}|health compromised|firmware internal error).{0,96}"
+)
+"""Linux drivers/net/ethernet/mellanox/mlx5/core: main.c, health.c."""
+INVALID = re.compile(r".{0,256}?NVRM: (?P<words>This PCI I/O region assigned to your NVIDIA device is invalid).{0,64}")
 NOT_TAKEN = re.compile(
     rf".{{0,256}}?\bnvidia(?:: probe of (?P<old>{_PLACE})| (?P<place>{_PLACE}): probe)"
     r" (?:with driver nvidia )?failed with error (?P<error>-\d{1,3})"
@@ -88,7 +94,7 @@ PEERMEM = re.compile(
 )
 _ABOUT_GPUS = (XID, FALLEN, OF_GPU, NOT_STARTED, AER, GIVEN_UP, MLX5, MODULE)
 RESET = re.compile(r".{0,256}?NVRM: .{0,128}?(?P<words>Reset required \[NV_ERR_RESET_REQUIRED\]).{0,200}")
-_ABOUT_REST = (RESET, FAULT, IOMMU_ON, LIMITED, MISMATCH, POWER, NO_ROOM, NOT_TAKEN, SXID, PEERMEM)
+_ABOUT_REST = (RESET, FAULT, IOMMU_ON, LIMITED, MISMATCH, POWER, NO_ROOM, CARD, INVALID, NOT_TAKEN, SXID, PEERMEM)
 OF_KERNEL = (*_ABOUT_GPUS, *_ABOUT_REST)
 """What begins a part of it."""
 REFUSED = re.compile(
@@ -222,6 +228,8 @@ _SAID: Mapping[re.Pattern[str], Callable[[re.Match[str]], str]] = {
     MISMATCH: _mismatch,
     POWER: lambda match: f"{f'mlx5_core {place}' if (place := match['place']) else 'mlx5'}: {match['words']}",
     NO_ROOM: _no_room,
+    CARD: lambda match: f"mlx5_core {match['place']}: {match['words']}",
+    INVALID: lambda match: f"NVRM: {match['words']}: see Above 4G Decoding, and in a virtual machine its MMIO window",
     NOT_TAKEN: lambda match: f"NVIDIA's driver did not take {match['place'] or match['old']} (error {match['error']})",
     SXID: lambda match: match["line"].strip(),
     PEERMEM: _peermem,

@@ -5,11 +5,12 @@ SGLang's check_env, vLLM's collect_env, gpustat).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.topology.pasted import hosts
-from orchestrator.topology.pasted.facts import PastedFacts
+from orchestrator.topology.pasted.facts import Line, PastedFacts
 
 _FUNCTION = r"[0-9A-F]{4,8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-9]"
 _VERSION = r"\d{3}\.\d{1,3}(?:\.\d{1,3})?"
@@ -20,7 +21,8 @@ FIELD = re.compile(r"\s*([A-Z][\w .-]{1,40}?)\s+: (.{1,96})")
 SECTION = re.compile(r"\s*(\S.*)")
 PART = re.compile(
     r"\s{0,16}(Clocks (?:Throttle|Event) Reasons|Remapped Rows|Retired Pages|ECC Errors|Ecc Mode|ECC Mode|GPU Link Info"
-    r"|PCIe Generation|Link Width|BAR1 Memory Usage|FB Memory Usage|Fabric|GPU Power Readings|Power Readings)\s*"
+    r"|PCIe Generation|Link Width|BAR1 Memory Usage|FB Memory Usage|Fabric|GPU Power Readings|Power Readings"
+    r"|vGPU Software Licensed Product)\s*"
 )
 """What begins a piece of `nvidia-smi -q` that grep or a reader cut out, without the GPU that it is about."""
 TABLE = re.compile(
@@ -51,6 +53,23 @@ PROCESS = re.compile(
 )
 NVLINK = re.compile(r"\s{1,16}Link (?P<link>\d{1,2}): (?P<state><inactive>|\d{1,4}(?:\.\d{1,3})? GB/s)\s*")
 
+_LEAF = re.compile(r"\s*<(?P<tag>\w{2,64})>(?P<value>[^<>]{0,96})</(?P=tag)>\s*")
+_OPENED = re.compile(r"\s*<(?:gpu id=\"(?P<gpu>[0-9A-Fa-f:.]{7,20})\"|(?P<tag>\w{2,64}))>\s*")
+_TAGS = {
+    "driver_version": "Driver Version", "attached_gpus": "Attached GPUs", "product_name": "Product Name",
+    "uuid": "GPU UUID", "persistence_mode": "Persistence Mode", "compute_mode": "Compute Mode",
+    "performance_state": "Performance State", "replay_counter": "Replays Since Reset", "gpu_temp": "GPU Current Temp",
+    "total": "Total", "used": "Used", "max_link_gen": "Max", "current_link_gen": "Current", "max_link_width": "Max",
+    "current_link_width": "Current", "current_ecc": "Current", "current_mig": "Current", "power_limit": "Power Limit",
+    "current_power_limit": "Power Limit", "default_power_limit": "Default Power Limit",
+    "remapped_row_corr": "Correctable Error", "remapped_row_unc": "Uncorrectable Error",
+    "remapped_row_pending": "Pending", "remapped_row_failure": "Remapping Failure Occurred",
+    "fb_memory_usage": "FB Memory Usage", "bar1_memory_usage": "BAR1 Memory Usage", "pcie_gen": "PCIe Generation",
+    "link_widths": "Link Width", "remapped_rows": "Remapped Rows", "ecc_mode": "ECC Mode", "mig_mode": "MIG Mode",
+    "clocks_throttle_reasons": "Clocks Throttle Reasons", "clocks_event_reasons": "Clocks Event Reasons",
+}  # fmt: skip
+"""Names of `nvidia-smi -q` by the tags of -x."""
+_REASON_TAG = re.compile(r"clocks_(?:throttle|event)_reason_(\w{4,48})")
 _ON = {"on": 1, "off": 0, "Enabled": 1, "Disabled": 0}
 _MODES = {"Default": 0, "Prohibited": 2, "E. Process": 3, "Exclusive_Process": 3}
 """nvmlComputeMode_t by the words of nvidia-smi."""
@@ -68,11 +87,34 @@ _REASONS = {
 """Bits of nvmlClocksEventReasons."""
 _ROWS = ("Correctable Error", "Uncorrectable Error", "Pending", "Remapping Failure Occurred")
 """In the order of nvmlDeviceGetRemappedRows."""
-_SIZES = {("FB Memory Usage", "Total"): "total", ("FB Memory Usage", "Used"): "used"}
 _POWER = {"Power Limit": "limit", "Current Power Limit": "limit", "Default Power Limit": "default"}
 _MOST_PARTS = 64
 
 _Gpu = MutableMapping[str, Any]
+
+
+def without_tags(lines: Sequence[Line]) -> Sequence[Line]:
+    """What `nvidia-smi -q -x` printed as -q does; all other lines as they are."""
+    if not any(tag in line.text for line in lines for tag in ("<gpu id=", "<product_name>", "_usage>")):
+        return lines
+    return [replace(line, text=_without_tag(line.text)) for line in lines]
+
+
+def _without_tag(line: str) -> str:
+    if match := _LEAF.fullmatch(line):
+        tag, value = match["tag"], match["value"].strip()
+        reason = _REASON_TAG.fullmatch(tag)
+        words = reason[1].replace("_", " ").lower() if reason else ""
+        name = next((known for known in _REASONS if known.lower() == words.removeprefix("gpu ")), _TAGS.get(tag))
+        if name in _ALONE:
+            return f"{name}  : {value}"
+        return f"    {name}    : {value}" if name else line
+    if match := _OPENED.fullmatch(line):
+        return f"GPU {match['gpu']}" if match["gpu"] else f"    {_TAGS.get(match['tag'], match['tag'])}"
+    return line
+
+
+_ALONE = ("Driver Version", "Attached GPUs")
 
 
 def listed(facts: PastedFacts, match: re.Match[str], section: str) -> str:
@@ -166,8 +208,11 @@ def _field(facts: PastedFacts, gpu: _Gpu, section: str, name: str, value: str) -
         gpu["clocks_event_reasons"] = gpu.get("clocks_event_reasons", 0) | bit
     elif reads := _BY_SECTION.get(section.partition(" Bit")[0] if " Bit" in section else section):
         reads(gpu, name, value)
-    if simple := _BY_NAME.get(name):
+    if (simple := _BY_NAME.get(name)) and (section, name) != (_LICENSED, "Product Name"):
         simple(gpu, name, value)
+
+
+_LICENSED = "vGPU Software Licensed Product"
 
 
 def _text(key: str) -> Callable[[_Gpu, str, str], None]:
@@ -280,5 +325,6 @@ _BY_NAME: dict[str, Callable[[_Gpu, str, str], None]] = {
     "GPU Recovery Action": _choice("reset_required", {"Reset": 1, "Reboot": 1, "Drain and Reset": 1}),
     "Replays Since Reset": _number("replays"),
     "GPU Current Temp": _number("celsius"),
+    "License Status": _text("license"),
     **dict.fromkeys(_POWER, _power),
 }

@@ -67,6 +67,7 @@ _Take = Callable[[PastedFacts, re.Match[str], str], str]
 
 def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     """Every matrix in one node's lines, and sections of the other kinds; those of one kind are one section."""
+    lines = smi.without_tags(lines)
     yield from _matrices(lines)
     yield from _accesses(lines)
     yield from _acs_alone(lines)
