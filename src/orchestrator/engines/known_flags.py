@@ -1,7 +1,7 @@
 """The command line flags that one engine version knows, and checking words against them.
 
-The lists in flags/ are taken from the versions' own parsers by scripts/engine_facts.py; nothing in them is
-typed by hand. They are part of this package as its code is, not a user's file.
+The lists in flags/ are taken from the versions' own parsers by scripts/engine_facts.py; by hand only for a version that
+has no wheel yet. They are part of this package as its code is, not a user's file.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class Dialect:
     """One family of an engine's versions.
 
     product:  what people call the engine
-    versions: those whose wheels were read (scripts/engine_facts.py), oldest first
+    versions: those whose flags are known, as a rule from their wheels (scripts/engine_facts.py), oldest first
     stack:    the shipped stack that serves this family unless another is named
     of:       facts of one of `versions`
     """
@@ -36,7 +36,7 @@ class Dialect:
     of: Callable[[str], Engine]
 
     def lists(self, version: str) -> bool:
-        """Whether this version's wheel was read; the builder's own part (+cu130) counts for nothing."""
+        """Whether this version's flags are known; the builder's own part (+cu130) counts for nothing."""
         return version.partition("+")[0] in self.versions
 
     def nearest(self, version: str) -> str:
