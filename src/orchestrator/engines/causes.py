@@ -27,7 +27,7 @@ _TAKES_MEMORY = (
 )
 """Calls that ask the kernel for main memory."""
 _THREAD_REFUSED = r"\bpthread_create\b.{0,64}Operation not permitted"
-_TOOL = r"(?:ninja|nvcc|cicc|ptxas|gcc|g\+\+|cc|c\+\+|clang|clang\+\+)"
+_TOOL = r"(?:ninja|nvcc|cicc|ptxas|cuobjdump|gcc|g\+\+|cc|c\+\+|clang|clang\+\+)"
 _GPU_FAULT = (
     r"(?:an illegal memory access|an illegal instruction|misaligned address|unspecified launch failure"
     r"|device-side assert triggered|the launch timed out and was terminated|hardware stack error"
@@ -92,7 +92,8 @@ COMMON = (
     ),
     CausePattern(
         id="MODEL-CODE-REFUSED",
-        pattern=r"[Pp]lease pass the argument `trust_remote_code=True`|consider setting `trust_remote_code=True`",
+        pattern=r"[Pp]lease pass the argument `trust_remote_code=True`|set the option `trust_remote_code=True`"
+        r"|consider setting `trust_remote_code=True`",
         text="the checkpoint contains code of its own, which the engine runs only if it is told to",
         fix="read that code; then set `trust_remote_code: true` in the model's profile",
     ),
@@ -178,6 +179,7 @@ COMMON = (
         r"|caused by too large tensor parallel size"
         r"|\b(?:size|prob)_[mnk] = \d{1,9} is not divisible by (?:tile|thread)_[mnk]\b"
         r"|\bsize_[mnk] = \d{1,9} is not divisible by tile_[mnk]_size\b"
+        r"|\bsize_[mnk] must (?:be )?divisible by BLOCK_SIZE_[MNK]\b"
         r"|^\s{1,16}assert [\w.]{1,64} % (?:self\.)?(?:[tped]p_size|tensor_parallel\w{0,16}|world_size)\b.{0,16}== 0",
         text="the tensor parallel degree does not divide the model's heads or widths, or is not a multiple of the"
         " number of nodes",
@@ -257,6 +259,14 @@ COMMON = (
         pattern=rf"{_CAPTURE_FAILED}.{{0,256}}(?:[Oo]ut of memory|OutOfMemory)",
         text="CUDA graph capture failed for lack of memory",
         fix="reduce cuda_graph_max_bs, or max_bs and sizes of `graphs`, in the model profile, or --mem-fraction-static",
+    ),
+    CausePattern(  # vllm issues 19186, 17462
+        id="GRAPH-CAPTURE",
+        pattern=rf"RuntimeError: {_CUDA_SAYS}out of memory",
+        after=r"\bcapture_end\(\)",
+        text="a GPU's memory ran out while CUDA graphs were captured",
+        fix="reduce cuda_graph_max_bs, or max_bs and sizes of `graphs`, in the model profile, or --mem-fraction-static"
+        " (vLLM: --gpu-memory-utilization, --max-num-seqs)",
     ),
     CausePattern(
         id="GPU-OUT-OF-MEMORY",
@@ -362,10 +372,22 @@ COMMON = (
         pattern=r"no kernel image is available for execution|FP8 reduction support begins with sm90"
         rf"|{_CUDA_SAYS}invalid device function"
         r"|(?:ptxas|nvcc) fatal {1,8}: (?:Value 'sm_|Unsupported gpu)"
-        r"|ptxas .{0,128}\berror {0,4}: Feature '[^']{1,128}' (?:requires|not supported on) \.target",
+        r"|(?:ptxas .{0,128}\b|^\s{0,16})error {0,4}: Feature '[^']{1,128}' (?:requires|not supported on) \.target"
+        r"|error: \S{1,64} is not supported for this GPU architecture"
+        r"|namespace \"cooperative_groups\" has no member",
         text="a library of the stack has no kernels for this GPU's architecture",
         fix="install builds of torch, sgl-kernel and flashinfer for it (compute capability: `nvidia-smi"
         " --query-gpu=compute_cap --format=csv`), or choose another stack",
+    ),
+    CausePattern(  # sglang issue 8654
+        id="GPU-DRIVER",
+        pattern=r"\.so(?:\.\d{1,4}){0,3}: undefined symbol: "
+        r"(?P<own>cu(?:GreenCtx|CtxFromGreen|DeviceGetDevResource|DevResource|TensorMap|Multicast|LaunchKernelEx"
+        r"|Kernel(?:Get|Set)|Library(?:Load|Get)|MemBatch|MemcpyBatch)\w{0,48})",
+        text="a library of the stack asks the NVIDIA driver for a call that its libcuda.so.1 does not have: the driver"
+        " is too old for it, or a stub or an older libcuda is found before it",
+        fix="upgrade the driver, or choose a stack for an older CUDA; `ldconfig -p | grep libcuda` shows which one is"
+        " taken",
     ),
     CausePattern(
         id="GPU-DRIVER",
@@ -380,6 +402,29 @@ COMMON = (
         r"|\bSM ?_?\d{1,3}(?:\.x)? requires CUDA (?:Toolkit )?>= ?\d",
         text="the CUDA toolkit with which kernels are compiled at the start is older than this GPU's architecture",
         fix="install the newer toolkit that the line names, set CUDA_HOME to it, and delete ~/.cache/flashinfer",
+        weak=True,
+    ),
+    CausePattern(  # deepgemm, csrc/jit/compiler.hpp
+        id="COMPILER-MISSING",
+        pattern=r"Assertion error \(\S{0,256}/jit/compiler\.hpp:\d{1,5}\): .{0,128}"
+        r"(?P<own>NV(?:CC|RTC) version should be >= [\d.]{1,8})",
+        text="the CUDA compiler on this node is older than DeepGEMM, which compiles its kernels at the start, asks for",
+        fix="install the newer CUDA toolkit that the line names and set CUDA_HOME to it; as a proof start it without"
+        " DeepGEMM (SGLANG_ENABLE_JIT_DEEPGEMM=0, vLLM: VLLM_USE_DEEP_GEMM=0 in l40s_env)",
+    ),
+    CausePattern(  # llm-d pull request 1386; deepgemm, csrc/jit/kernel_runtime.hpp
+        id="COMPILER-MISSING",
+        pattern=r"Assertion error \(\S{0,256}/jit/kernel_runtime\.hpp:\d{1,5}\): exit_code == 0",
+        text="DeepGEMM, which compiles its kernels at the start, could not run cuobjdump of the CUDA toolkit",
+        fix="install the CUDA toolkit's cuobjdump on every node, and set CUDA_HOME to the toolkit",
+        weak=True,
+    ),
+    CausePattern(
+        id="KERNEL-COMPILE",
+        pattern=r"Assertion error \(\S{0,256}/jit/compiler\.hpp:\d{1,5}\): .{0,64}NV(?:CC|RTC) compilation failed",
+        text="a kernel of DeepGEMM, which it compiles at the start, did not compile",
+        fix="read the compiler's lines above it; as a proof start it without DeepGEMM (SGLANG_ENABLE_JIT_DEEPGEMM=0,"
+        " vLLM: VLLM_USE_DEEP_GEMM=0 in l40s_env)",
         weak=True,
     ),
     CausePattern(
@@ -695,7 +740,7 @@ COMMON = (
     ),
     CausePattern(
         id="IB-MEMLOCK",
-        pattern=r"ibv_(reg_\w{1,16}|create_(?:s?rq|cq|qp)|alloc_pd)(?:\(\))? failed"
+        pattern=r"ibv_(reg_\w{1,16}|create_(?:s?rq|cq|qp)|alloc_pd)(?:\([^)]{0,64}\))? failed"
         r"(?:\s{0,8}$|.{0,256}(?:Cannot allocate memory|\b12\b))"
         r"|(?:Couldn't|Failed to) (?:create (?:CQ|QP|completion queue)|register memory|allocate MR)\b"
         r".{0,128}Cannot allocate memory",
@@ -754,6 +799,14 @@ COMMON = (
         fix="compare NCCL_IB_GID_INDEX with the port's GID table (`l40s-deploy discover`); after a link went down and"
         " up, look whether its interface still has its address",
     ),
+    CausePattern(  # mooncake, transport/rdma_transport/rdma_endpoint.cpp; issue 1766
+        id="IB-GID",
+        pattern=r"Failed to modify QP to RTR, check mtu, gid\b.{0,64}: (?:Invalid argument|No data available)",
+        text="Mooncake could not connect a queue pair: its GID index, or its MTU, does not fit the other port",
+        fix="set MC_GID_INDEX, and MC_MTU where the ports' active MTUs differ, alike on both sides"
+        " (`l40s-deploy discover` lists the indexes)",
+        weak=True,
+    ),
     CausePattern(
         id="IB-GID",
         pattern=r"NET/IB ?: (?:open|read) failed in ncclIbRoceGetVersionNum",
@@ -767,7 +820,8 @@ COMMON = (
         id="IB-UNREACHABLE",
         pattern=rf"{_COMPLETION}12{_CARD}"
         rf"|ibv_modify_qp failed with (?:error )?(?:(?:101|110|113)\b|{_NO_WAY})"
-        rf"|[Ff]ailed to modify QP (?:\S{{1,16}} )?to RT[RS]: {_NO_WAY}|NICs (?:are not cross-rail connected"
+        rf"|[Ff]ailed to modify QP (?:\S{{1,16}} )?to RT[RS](?:, check [\w, ]{{0,64}})?: {_NO_WAY}"
+        r"|NICs (?:are not cross-rail connected"
         r"|on the same node cannot talk to each other)|NCCL_IB_TIMEOUT is set too short",
         text="an RDMA port can't reach its peer: ports on different rails, a wrong GID index, or a fabric problem",
         fix="test the two ports with ib_write_bw; check NCCL_IB_HCA and the GID index (nccl issues 2013, 2397)",
@@ -933,11 +987,12 @@ COMMON = (
     CausePattern(
         id="COMPILER-MISSING",
         pattern=rf"Failed to find C compiler|No working C\+\+ compiler|Ninja is required to load"
+        r"|fatal error: (?:cuda/std|cub|thrust|nv|crt)/[\w./]{1,64}: No such file"
         r"|fatal error: (?:Python|cuda\w{0,32}|cu\w{0,32}|std\w{0,16}|nv\w{0,32})\.h(?:pp)?: No such file"
         rf"|No such file or directory: '?(?:[^'\s]{{1,256}}/)?{_TOOL}'|\b{_TOOL}: (?:command )?not found"
         rf"|command '?\S{{0,128}}{_TOOL}'? failed: No such file|Could not find (?:nvcc|ninja)\b"
         r"|Cannot find any available NVCC|CUDA_HOME (?:environment variable )?is not set|Cannot find ptxas"
-        r"|cannot execute '(?:cc1plus|cicc)'"
+        r"|cannot execute '(?:cc1plus|cicc)'|^\s{1,16}assert cuda_home is not None"
         r"|\bld: cannot find -l(?:cuda|cudart|stdc\+\+)\b",
         text="kernels are compiled at the start, and a part for it is missing on this node: a C++ compiler,"
         " Python.h, nvcc, ptxas, ninja or a library",
@@ -1162,6 +1217,7 @@ COMMON = (
         id="PEER-LOST",
         pattern=r"ncclRemoteError|Connection closed by (remote )?peer|Connection reset by (remote )?peer"
         r"|remote process exited or there was a network error|NCCL communicator was aborted"
+        r"|pair\.cc:\d{1,5}\] (?:Read|Write) error \[[^\]]{1,64}\]\S{1,8} Connection timed out"
         r"|Failed to recv, got 0 bytes|Call to connect (?:timeout|returned|failed) ?: Connection refused"
         r"|[Cc]onnect to \S{1,128} returned (?:\d{1,4}\()?Connection refused"
         r"|socket(?:Start|Poll)Connect: exceeded retries|maybe TCPStore server has shut down too early"

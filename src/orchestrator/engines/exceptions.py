@@ -109,8 +109,8 @@ RAISED = (
     ),
     CausePattern(  # deepgemm issues 140, 153; vllm issue 40987
         id="DEEPGEMM-REFUSED",
-        pattern=r"Assertion error \(?\S{0,256}(?:/deep_?gemm[\w-]{0,16}/|jit_kernels/|csrc/(?:utils|apis)/)"
-        r"\S{0,256}\.hpp:\d{1,5}",
+        pattern=r"Assertion error \(?(?!\S{0,256}/jit/)\S{0,256}"
+        r"(?:/deep_?gemm[\w-]{0,16}/|jit_kernels/|csrc/(?:utils|apis)/)\S{0,256}\.hpp:\d{1,5}",
         text="DeepGEMM refuses what the engine hands it: this shape or layout, most often since it has another version"
         " than the engine was made for",
         fix="install the stack anew as its lock says (`l40s-deploy prepare`); as a proof start it without DeepGEMM"
@@ -303,7 +303,7 @@ RAISED = (
     ),
     CausePattern(  # cutlass/cutlass.h, cutlassGetStatusString
         id="KERNEL-REFUSED",
-        pattern=r"^(?:RuntimeError: (?:\w{1,64}[,:] )?|[^\n]{0,200}[Cc]utlass[^\n]{0,200}[:.] )Error"
+        pattern=r"^(?:RuntimeError: (?:\w{1,64}[,:] )?|[^\n]{0,200}[Cc]utlass[^\n]{0,200}[:.,] )Error"
         r" (?:Internal|Invalid (?:Problem|Layout|Data Type)|Not Supported"
         r"|Misaligned Operand|Workspace Null|Arch Mismatch)(?:\s|$)",
         text="a CUTLASS kernel refuses this shape or type, or could not start on this GPU",

@@ -756,7 +756,8 @@ HOST_GENERAL = (
     ),
     CausePattern(
         id="GRAPH-CAPTURE",
-        pattern=r"\bCuda failure (?:\d{1,4} )?'operation (?:failed due to a previous error during capture"
+        pattern=r"\b(?:Cuda failure (?:\d{1,4} )?'|watchdog thread terminated with exception: CUDA error: )"
+        r"operation (?:failed due to a previous error during capture"
         r"|not permitted (?:when|while) stream is capturing|would (?:make the legacy stream|result in a merge))",
         text="a CUDA graph could not be captured: a call in the forward pass can't be recorded in one, or failed while"
         " it was",

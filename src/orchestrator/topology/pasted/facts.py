@@ -58,7 +58,7 @@ _PREFIX = re.compile(
     r"(?:(?P<unit_of>[\w.-]{1,64}) [\w@./-]{1,64}(?:\[\d{1,9}\]: | \d{1,9} - - ))?"  # journalctl -o short-iso
     r"|[A-Z][a-z]{2} {1,2}(?:\d{1,2}|\d{4}-\d\d-\d\d) [\d:.]{8,15} (?:[A-Z]{3,4} )?"
     r"(?P<host>[\w.-]{1,128}) [\w@./-]{1,128}(?:\[\d{1,9}\])?: "  # journalctl
-    r"|\[\d{1,4},\d{1,6}\]<std(?:out|err)>: ?"  # mpirun --tag-output
+    r"|\[\d{1,4}(?:,\d{1,6})?\]<std(?:out|err)>: ?"  # mpirun --tag-output, horovodrun
     r"|\[(?:rank|default)\d{1,6}\]: ?"  # torch, torchrun
     r"| {0,6}\d{1,5}: "  # srun --label
     r"|\([\w .=,-]{1,64}\bpid=\d{1,9}(?:, ip=(?P<ip>[\w.:]{1,64}))?\)(?:\x1b\[[\d;]{0,8}m)? "  # vLLM, ray

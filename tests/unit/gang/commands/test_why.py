@@ -67,7 +67,6 @@ def test_where_nothing_else_is_known_the_first_line_of_an_error_is_shown(
         ("[c10d] The client socket has failed to connect to [10.0.0.3]:1 (errno: 111 - refused).", "of 10.0.0.3"),
         ("[2026-11-25 10:00:05] Received sigquit from a child process.", "logs of every other node and rank"),
         ("RuntimeError: Connection reset by peer (104)", "logs of every other node and rank"),
-        ("failed (exitcode: -9) local_rank: 3 (pid: 123)", "and of the kernel"),
     ],
 )
 def test_echoes_alone_say_whose_log_to_read(

@@ -545,7 +545,10 @@ def _others(streams: list[_Stream], cause: Cause | None) -> tuple[Cause, ...]:
 
 
 def _cause_json(cause: Cause) -> dict[str, Any]:
-    return {"id": cause.signature, **{name: getattr(cause, name) for name in ("node", "text", "fix", "lines")}}
+    return {
+        "id": cause.signature,
+        **{name: getattr(cause, name) for name in ("node", "tp_rank", "text", "fix", "lines")},
+    }
 
 
 FORMS = "a log as text or gzip, a folder of one log a node, - for standard input, NODE=FILE to name its node"
