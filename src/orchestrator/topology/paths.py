@@ -115,8 +115,8 @@ def _side_by_side(near: Sequence[Pair], gpus: Collection[str]) -> list[tuple[str
 
 
 def _by_their_cards(topology: Topology, near: Sequence[Pair]) -> list[tuple[str, str]]:
-    """GPUs that are near the same NIC, where NVLink hides the PCIe path between them."""
-    linked = {(pair.one, pair.other) for pair in paths(topology) if pair.type is PathType.NVL}
+    """GPUs that are near the same NIC, where NVLink hides the PCIe path between them, or the text has none."""
+    linked = {(pair.one, pair.other) for pair in paths(topology) if pair.type in (PathType.NVL, None)}
     gpus_of = collected((pair.other, pair.one) for pair in near)
     pairs = (pair for gpus in gpus_of.values() for pair in itertools.combinations(gpus, 2))
     return [pair for pair in pairs if pair in linked]
@@ -238,7 +238,7 @@ class Shape:
     def words(self) -> str:
         """'2 switches with 4 GPUs + 1 NIC each, 1 NIC elsewhere; GPUs PIX inside, SYS across'."""
         if not self.groups and not self.gpus_elsewhere:
-            return "no GPU" if self.bus_known else "no GPU in what was read"
+            return "no GPU" if self.bus_known else "no list of GPUs in what was read"
         if self.stated is not None:
             return self._stated_words(self.stated)
         words = self._places()
@@ -247,6 +247,11 @@ class Shape:
             across = _names(self.across)
             paths.append(f"{across} across" if self.groups else across)
         return words + (f"; between GPUs {', '.join(paths)}" if paths else "")
+
+    @property
+    def _may_be_cut(self) -> bool:
+        """Of a card that is not there nothing follows."""
+        return self.of_text or not self.bus_known
 
     def _stated_words(self, groups: Sequence[int]) -> str:
         behind = f", {' + '.join(map(str, groups))} behind a switch each" if groups else ""
@@ -270,12 +275,12 @@ class Shape:
         words = f"{counted(len(groups), 'switch', 'es')} with "
         words += f"{groups[0]} each" if alike else " and ".join(groups)
         words += f", {self.gpus_elsewhere} GPUs elsewhere" if self.gpus_elsewhere else ""
-        if self.of_text and not self.nics_elsewhere:
+        if self._may_be_cut and not self.nics_elsewhere:
             return words
         return f"{words}, {counted(self.nics_elsewhere, 'NIC')} elsewhere"
 
     def _words_of(self, group: SwitchGroup) -> str:
-        return group.words if group.nics or not self.of_text else group.words.replace(" + 0 NICs", "", 1)
+        return group.words if group.nics or not self._may_be_cut else group.words.replace(" + 0 NICs", "", 1)
 
 
 def _names(paths: tuple[PathType, ...]) -> str:

@@ -110,16 +110,23 @@ def _peers(peers: Mapping[str, Any]) -> Iterator[str]:
             yield f"CUDA's devices that {words}: {spans(pairs)}"
 
 
+_P2P = {"Enabled": "with P2P", "Disabled": "without P2P"}
 _SLOWER = 0.8
 """Of the speed through main memory: P2P below it is redirected, or goes word by word."""
 
 
 def _peer_speeds(measured: Mapping[str, Any]) -> Iterator[str]:
-    """In GB/s, as CUDA's sample measured them, and where direct access is slower than the way through main memory."""
+    """In GB/s, as CUDA's sample measured them; both ways at once where the text has no other."""
     direct, staged = part(measured, "Enabled"), part(measured, "Disabled")
-    for speeds_of, way in ((direct, "with P2P"), (staged, "without P2P")):
-        if numbers := [speed for speed in speeds_of.values() if isinstance(speed, float)]:
-            yield f"measured between GPUs {way}: {between(numbers)} GB/s"
+    at_once = ", both ways" if not (direct or staged) else ""
+    for p2p, way in _P2P.items():
+        if numbers := [speed for speed in part(measured, f"{p2p}{at_once}").values() if isinstance(speed, float)]:
+            yield f"measured between GPUs {way}{at_once and f'{at_once} at once'}: {between(numbers)} GB/s"
+    yield from _slower(direct, staged)
+
+
+def _slower(direct: Mapping[str, Any], staged: Mapping[str, Any]) -> Iterator[str]:
+    """Where direct access is slower than the way through main memory."""
     speeds = [(direct[pair], staged.get(pair)) for pair in direct]
     both = [(now, then) for now, then in speeds if isinstance(now, float) and isinstance(then, float)]
     slower = [(with_it, without) for with_it, without in both if with_it < _SLOWER * without]
@@ -329,6 +336,8 @@ def _kinds(topology: Topology, snapshot: Snapshot) -> Iterator[str]:
     )
     if kinds:
         yield "RDMA devices: " + "; ".join(f"{kind}: {spans(names)}" for kind, names in kinds.items())
+    if soft := [name for name in devices if name.startswith("rxe")]:
+        yield f"software RoCE (the kernel's rxe), not a card: {spans(soft)}"
 
 
 _MELLANOX = 0x15B3

@@ -21,6 +21,7 @@ def measures(also: Mapping[str, Any]) -> Iterator[str]:
     yield from _links(also.get("links_alone"))
     yield from _drawn(also.get("drawn"))
     yield from _ethernet(part(also, "ethtool"))
+    yield from _changing(part(also, "link_states"))
     if counters := part(also, "counters"):
         yield "counted: " + ", ".join(f"{name} {count}" for name, count in counters.items())
     for unit, state in part(also, "services").items():
@@ -31,6 +32,13 @@ def measures(also: Mapping[str, Any]) -> Iterator[str]:
         yield f"loaded: {spans(dict.fromkeys(modules))}"
     if devices := texts(also.get("rdma_devices")):
         yield f"RDMA devices: {spans(devices)}"
+
+
+def _changing(states: Mapping[str, Any]) -> Iterator[str]:
+    """RDMA devices that `rdma link` lists several times."""
+    for device, raw in states.items():
+        if len({*(own := texts(raw))}) > 1:
+            yield f"{device} is in several states in the text, the last of which stands below: {', '.join(own)}"
 
 
 def _collectives(also: Mapping[str, Any]) -> Iterator[str]:

@@ -121,6 +121,13 @@ AROUND: dict[str, Callable[[str], str]] = {name: partial(before, prefix) for nam
     "Markdown table": lambda text: "".join(
         f"| {line.strip().replace(chr(9), ' | ')} |\n" if "\t" in line else f"{line}\n" for line in text.splitlines()
     ),
+    "semicolons": lambda text: "".join(
+        f"{line.replace(chr(9), ';')}\n" if "\t" in line else f"{line}\n" for line in text.splitlines()
+    ),
+    "commas": lambda text: "".join(
+        ",".join(f'"{cell}"' if "," in cell else cell.strip() for cell in line.split("\t")) + "\n"
+        for line in text.splitlines()
+    ),
     "fenced, amid words": lambda text: f"### My box\n\nIt hangs, see GPU0 below:\n```console\n{text}\n```\nThanks!\n",
     "in HTML": lambda text: f"<pre><code>{text}</code></pre>",
     "a translated legend": lambda text: text.replace(": mlx", "\uff1amlx"),
@@ -164,7 +171,7 @@ def test_a_tree_with_something_around_it_is_no_other_tree(name: str, around: str
     assert whole or around in LOSES_INDENTATION
 
 
-LOSES_INDENTATION = ("wrapped", "Markdown table", "check_env")
+LOSES_INDENTATION = ("wrapped", "Markdown table", "check_env", "commas", "semicolons")
 
 
 WIDTHS = 8
@@ -258,7 +265,7 @@ def test_a_single_rank_s_card_is_near_its_gpu_without_a_line_of_the_network() ->
     snapshots = read_pasted({"x": post("ibext-nic-without-net-graph.txt")}, "node0")
     topology = build(snapshots["6a9ab017bb44"])
     assert [(pair.one, pair.other, pair.type) for pair in paths(topology)] == [("GPU0", "roce0", PathType.PHB)]
-    assert shape(build(snapshots["a4df80236412"])).words == "no GPU in what was read"
+    assert shape(build(snapshots["a4df80236412"])).words == "no list of GPUs in what was read"
 
 
 HEALTHY = ["openpi-a800-8bond-pix-pairs.txt", "4xl40s.topo", "l20-vm8.topo", "2x5090-3975wx.topo", "h200-vm-flat.topo",
@@ -730,7 +737,7 @@ NAMELESS = """-+-[0000:00]-+-00.0
 
 def test_a_tree_without_names_shows_neither_gpus_nor_that_there_are_none() -> None:
     snapshot = only(NAMELESS)
-    assert shape(build(snapshot)).words == "no GPU in what was read"
+    assert shape(build(snapshot)).words == "no list of GPUs in what was read"
     assert found(snapshot) == {"NOT-RECORDED": "unknown"}
 
 

@@ -70,6 +70,11 @@ def test_what_nvidia_smi_says_of_a_listed_gpu_is_that_one_s() -> None:
         ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure", True),
         ("No devices were found", True),
         (f"No devices were found\n{ROW}", False),
+        ("stdout: Failed to initialize NVML: Unknown Error", True),
+        ("Sometimes it prints Failed to initialize NVML: Unknown Error in a pod", False),
+        ('I read that "Failed to initialize NVML: Driver/library version mismatch" comes from an upgrade', False),
+        ("Failed to initialize NVML: Unknown Error\n05:00.0 3D controller: NVIDIA Corporation AD102GL [L40S]", True),
+        ("Failed to initialize NVML: Unknown Error\n\tGPU0\tGPU1\nGPU0\t X \tPHB\nGPU1\tPHB\t X \n", False),
     ],
 )
 def test_an_nvidia_smi_that_answers_with_an_error_stops(words: str, stops: bool) -> None:

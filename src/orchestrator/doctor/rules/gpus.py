@@ -21,7 +21,7 @@ from orchestrator.topology.distance import Distances, p2p_level
 from orchestrator.topology.gpus import whole
 from orchestrator.topology.pci import card, small_number
 from orchestrator.topology.speed import Traffic, price
-from orchestrator.topology.stated import nameless_gpus, pasted, texts
+from orchestrator.topology.stated import nameless_gpus, pasted, recognised, texts
 
 Device = Mapping[str, Any]
 """A GPU as NVML describes it."""
@@ -34,7 +34,7 @@ RESERVE = 1 << 30
 def _refusals(node: Node) -> list[Finding] | None:
     """Of a text in which nvidia-smi answers with an error, and nowhere with a GPU."""
     said = [words for words in texts(pasted(node.snapshot).get("refused")) if _REFUSED.match(words)]
-    if not said or any(gpu.name for gpu in node.topology.gpus):
+    if not said or _ANSWERS & {*recognised(node.snapshot)}:
         return None
     mismatch = any("mismatch" in words for words in said)
     return [
@@ -49,6 +49,12 @@ def _refusals(node: Node) -> list[Finding] | None:
     ]
 
 
+_ANSWERS = {
+    "nvidia-smi", "nvidia-smi topo -m", "nvidia-smi topo -p2p", "nvidia-smi -q", "nvidia-smi --query-gpu",
+    "nvidia-smi's MIG devices", "a list of GPUs", "p2pBandwidthLatencyTest", "simpleP2P", "nvbandwidth", "nccl-tests",
+    "devices of nccl-tests", "NCCL's log",
+}  # fmt: skip
+"""What shows that the driver answered, before or after the error."""
 _NVIDIA_SMI = "nvidia-smi said "
 _REFUSED = re.compile(rf"{_NVIDIA_SMI}(?!'Unable to determine)")
 """What is not about one GPU."""

@@ -98,12 +98,14 @@ _ABOUT_REST = (RESET, FAULT, IOMMU_ON, LIMITED, MISMATCH, POWER, NO_ROOM, CARD, 
 OF_KERNEL = (*_ABOUT_GPUS, *_ABOUT_REST)
 """What begins a part of it."""
 REFUSED = re.compile(
-    r".{0,400}?(?P<words>NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver"
+    r"(?P<before>.{0,400}?)(?P<words>NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver"
     r"|Failed to initialize NVML: [A-Z][\w /]{3,48}"
     r"|Unable to determine the device handle for (?:GPU|gpu)\d? ?(?:[0-9a-fA-F]{3,8}:)?"
     r"[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]: [A-Z][\w ]{3,48}"
     r"|No devices were found)\b.{0,128}"
 )
+_IN_A_SENTENCE = re.compile(r"""[a-z,] ["'`\u201c]?$|["`\u201c]$""")
+"""Before words that somebody quotes: what a tool prints begins a line, or follows its log's mark."""
 _HANDLE = re.compile(r"[0-9a-fA-F]{3,8}(?::[0-9a-fA-F]{2}){2}(?:\.[0-7])?")
 IBSTAT_STOPPED = re.compile(
     r"ibpanic: \[\d{1,9}\] main: stat of IB device '(?P<device>[A-Za-z][\w.@-]{0,63})' failed: (?P<why>[\w ]{2,48})"
@@ -121,7 +123,8 @@ MARKS = (
     "DMAR",
     "available PCIe bandwidth",
     "BAR ",
-    "nvidia",
+    "failed with error",
+    "SXid",
     "peer",
 )
 """One of them is in each of these lines but ibstat's."""
@@ -174,10 +177,14 @@ def _xid(facts: PastedFacts, match: re.Match[str]) -> None:
         _keep(facts, "kernel", _other_xid(match))
 
 
+_CAUSED_BY = re.compile(r"caused by previous Xid (\d{1,4})\b")
+
+
 def _other_xid(match: re.Match[str]) -> str:
     """Of one that the rule GPU-XID leaves out: what it means, else the driver's own words."""
     own = match["line"].partition("): ")[2].partition(", ")[2].strip()[:100]
-    return f"Xid {match['xid']} of the GPU at {match['place']}: {_OF_A_PROCESS.get(int(match['xid']), own)}"
+    earlier = f"; here Xid {before[1]}" if (before := _CAUSED_BY.search(match["line"])) else ""
+    return f"Xid {match['xid']} of the GPU at {match['place']}: {_OF_A_PROCESS.get(int(match['xid']), own)}{earlier}"
 
 
 def _of_device(match: re.Match[str]) -> str:
@@ -267,6 +274,9 @@ def _keep(facts: PastedFacts, key: str, words: str) -> None:
 def refusal(facts: PastedFacts, match: re.Match[str], at: str) -> str:
     """A line in which a tool says that it could not do its work."""
     words = match["words"].strip()
+    if _IN_A_SENTENCE.search(match["before"]):
+        _keep(facts, "refused", f"the text mentions '{words}'")
+        return at
     _keep(facts, "refused", f"nvidia-smi said '{words}'")
     if words.startswith("Unable to determine") and (place := _HANDLE.search(words)):
         lost: dict[str, Any] = {"pci_bus_id": place[0], "error": words.rpartition(": ")[2], "sections": []}

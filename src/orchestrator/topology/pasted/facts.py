@@ -25,7 +25,7 @@ _ESCAPES = re.compile(
 _QUOTED = re.compile(r"\s{0,8}(?:>\s?){1,8}")
 _SPACES = str.maketrans({"\xa0": " ", "\u3000": " ", "\ufeff": "", "\u200b": ""})
 _PROMPT = re.compile(
-    r"(?:\([\w.-]{1,32}\) )?\[?[A-Za-z_][\w-]{0,31}@(?P<host>[A-Za-z0-9][\w.-]{0,63})"
+    r"(?:\([\w.-]{1,32}\) )?\[?[A-Za-z_][\w.-]{0,31}@(?P<host>[A-Za-z0-9][\w.-]{0,63})"
     r"(?:[: ][^$#%]{0,128})?[$#%](?:\s|$)"
 )
 _SSH = re.compile(r"\s{0,4}ssh (?:-\w+(?: \S{1,64})? ){0,4}(?:[\w-]{1,32}@)?(?P<host>[A-Za-z][\w.-]{0,63}) \S")
@@ -38,7 +38,7 @@ _ANSIBLE = re.compile(
     r"(?:(?:ok|changed): \[)?(?P<host>[A-Za-z0-9][\w.-]{0,63})(?: \| [A-Z]{4,16} \| rc=\d{1,3} >>|\] => \{)"
 )
 _TITLE = re.compile(r"[#=*-]{2,32} {0,4}(?P<host>(?=\S{0,63}\d)[A-Za-z0-9][\w.-]{0,63}) {0,4}[#=*-]{2,32}")
-_PREFIXED = re.compile(r"(?P<host>[A-Za-z0-9][\w.-]{0,63}):(?: |(?=\t)|$)")
+_PREFIXED = re.compile(r"(?!kernel:)(?P<host>[A-Za-z0-9][\w.-]{0,63}):(?: |(?=\t)|$)")
 _NUMBERED = re.compile(
     r"(?P<host>(?P<log>[\w./-]{1,128}\.(?:log|txt|out|err))|(?=[\w.-]{0,63}\d)[A-Za-z0-9][\w.-]{0,63}):"
     r"(?(log)(?:\d{1,9}:)?|(?: |(?=\t)|$))"

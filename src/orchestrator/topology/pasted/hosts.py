@@ -53,7 +53,7 @@ RDMA_LINK = re.compile(
 IFCONFIG = re.compile(
     r"\s*(?P<name>[A-Za-z][\w.@:-]{0,31}): flags=\d{1,8}<(?P<flags>[A-Z,0-9_]{0,128})> {1,2}mtu (?P<mtu>\d{1,6})\s*"
 )
-IFCONFIG_INET = re.compile(r"\s+inet (?P<address>[\d.]{7,15})  netmask (?P<mask>[\d.]{7,15}).*")
+IFCONFIG_INET = re.compile(r"\s*inet (?P<address>[\d.]{7,15})  netmask (?P<mask>[\d.]{7,15}).*")
 
 MIG_CELL = re.compile(r"\|\s{8,64}\|\s{8,64}\|\s{1,32}(?P<mig>Enabled|Disabled)\s*\|?\s*")
 MIG_LISTED = re.compile(r"\s+MIG (?P<profile>\d{1,2}(?:c\.\d{1,2})?g\.\d{1,4}gb\S{0,8})\s+Device\s+\d{1,2}:.{0,100}")

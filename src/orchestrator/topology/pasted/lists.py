@@ -25,6 +25,7 @@ SIMPLE_P2P = re.compile(
 CUDA_SPEEDS = re.compile(
     r"\s*(?P<ways>Uni|Bi)directional P2P=(?P<p2p>Enabled|Disabled) Bandwidth .{0,24}Matrix \(GB/s\)\s*"
 )
+CUDA_LATENCY = re.compile(r"\s*P2P=(?:Enabled|Disabled) Latency .{0,24}Matrix \(us\)\s*")
 CUDA_ROW = re.compile(r"\s+(?P<own>\d{1,3})(?P<speeds>(?:\s+\d{1,5}\.\d{1,3}){1,64})\s*")
 CUDA = "p2pBandwidthLatencyTest"
 _COLUMN = r"[a-z][a-z0-9_.]{1,48}(?: \[[A-Za-z%/]{1,8}\])?"
@@ -57,9 +58,9 @@ def cuda(facts: PastedFacts, match: re.Match[str], at: str) -> str:
     """A line of CUDA's devices, by its own order, whether one reaches another's memory, and how fast; at: with or
     without P2P, of the matrix that a row belongs to."""
     if match.re is CUDA_SPEEDS:
-        return match["p2p"] if match["ways"] == "Uni" else ""
-    if match.re is CUDA_MATRIX:
-        return _CONNECTED
+        return match["p2p"] if match["ways"] == "Uni" else f"{match['p2p']}{_BOTH_WAYS}"
+    if match.re in (CUDA_MATRIX, CUDA_LATENCY):
+        return _CONNECTED if match.re is CUDA_MATRIX else ""
     if match.re is CUDA_ROW:
         _speeds(facts, match, at)
     elif match.re is CUDA_REACHED:
@@ -74,6 +75,7 @@ def cuda(facts: PastedFacts, match: re.Match[str], at: str) -> str:
     return at
 
 
+_BOTH_WAYS = ", both ways"
 _CONNECTED = "connected"
 
 
@@ -93,7 +95,7 @@ def simple_p2p(facts: PastedFacts, match: re.Match[str], at: str) -> str:
 
 def _speeds(facts: PastedFacts, match: re.Match[str], p2p: str) -> None:
     """A row of GB/s to each device."""
-    if p2p not in ("Enabled", "Disabled"):
+    if p2p.removesuffix(_BOTH_WAYS) not in ("Enabled", "Disabled"):
         return
     speeds: dict[str, float] = facts.also.setdefault("peer_speeds", {}).setdefault(p2p, {})
     speeds |= {

@@ -297,10 +297,10 @@ def _facts(form: str, functions: _Functions, roots: set[str]) -> Iterator[Pasted
     facts.gpus = _gpus(functions.values())
     names = {path.rpartition("/")[2] for path in facts.files}
     facts.areas = {area for name, area in _AREAS.items() if name in names}
-    if len(keys) == len(functions) and _all_named(functions.values()):
+    if len(keys) == len(functions) and _tells_all(functions.values(), has_gpus=bool(facts.gpus)):
         facts.areas.add(Area.PCI)
     listed = (facts.also.get("cards"), facts.also.get("switches"))
-    if any((keys, facts.gpus, *listed)):
+    if any((keys, facts.gpus, facts.also["guest"], *listed)):
         yield facts
 
 
@@ -309,9 +309,12 @@ def _gpus(functions: Collection[_Function]) -> list[dict[str, Any]]:
     return [_gpu(index, gpu) for index, gpu in enumerate(gpus)]
 
 
-def _all_named(functions: Collection[_Function]) -> bool:
-    """Whether the text says what each is: `lspci -t` has the places and no names."""
-    return all(function.words or function.below for function in functions)
+def _tells_all(functions: Collection[_Function], *, has_gpus: bool) -> bool:
+    """Whether the text says what each is (`lspci -t` has places and no names), and, where it has no GPU, what is behind
+    each of its bridges: it may have been cut before one."""
+    on_bus = {function.bus for function in functions}
+    led_to = all(bridge.below in on_bus for bridge in functions if bridge.below)
+    return (has_gpus or led_to) and all(function.words or function.below for function in functions)
 
 
 def _card(function: _Function) -> str:
@@ -333,7 +336,7 @@ def _beside_the_tree(form: str, functions: Collection[_Function], alone: Collect
     also: dict[str, Any] = {"guest": any(map(_is_made_up, functions))}
     also["narrow_cards"] = [narrow for function in alone if (narrow := _narrow(function))]
     listed = functions if form == TREE else alone
-    also["cards"] = [_card(function) for function in listed if function.kind[:6] in _NETWORK]
+    also["cards"] = [_card(function) for function in listed if _is_a_card(function)]
     if form == LIST:
         also["switches"] = [function.words for function in functions if _SWITCH.search(function.words)]
     also["drivers"] = _other_drivers(functions)
@@ -349,6 +352,11 @@ def _other_drivers(functions: Collection[_Function]) -> dict[str, list[str]]:
 
 
 _NETWORK = ("0x0200", "0x0207")
+
+
+def _is_a_card(function: _Function) -> bool:
+    """A virtual function of Mellanox is a 'Network controller' in some lists."""
+    return function.kind[:6] in _NETWORK or (function.kind[:6], function.ids[0]) == ("0x0280", _VENDORS["Mellanox"])
 
 
 def _narrow(function: _Function) -> str:

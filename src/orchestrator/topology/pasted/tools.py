@@ -48,7 +48,7 @@ _LONG = re.compile(
     r"\s*\d{1,6}: (?P<name>[A-Za-z][\w.-]{0,31})(?:@\w{1,16})?: <[A-Z0-9,_-]{0,200}> mtu (?P<mtu>\d{1,6}) .{0,200}?"
     r"state (?P<operstate>[A-Z]{2,16}).*"
 )
-_INET = re.compile(r"\s+inet6? (?P<addresses>[0-9a-fA-F.:]{2,45}/\d{1,3}).*")
+_INET = re.compile(r"\s*inet6? (?P<addresses>[0-9a-fA-F.:]{2,45}/\d{1,3}).*")
 _STATES = {
     word[:4].upper(): word for word in ("NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "Polling", "Disabled", "LinkUp")
 }
@@ -217,6 +217,8 @@ def _rdma_link(facts: PastedFacts, match: re.Match[str], at: str) -> str:
     at = f"/sys/class/infiniband/{device}/ports/{port}"
     for name in ("state", "phys_state"):
         facts.files[f"{at}/{name}"] = _STATES.get((match[name] or "")[:4], "")
+    states = [facts.files[f"{at}/state"], facts.files[f"{at}/phys_state"]]
+    facts.also.setdefault("link_states", {}).setdefault(device, []).append(" ".join(filter(None, states)))
     if netdev or match["subnet"]:
         facts.files[f"{at}/link_layer"] = "Ethernet" if netdev else "InfiniBand"
     if netdev:
@@ -265,7 +267,7 @@ _TOOLS: tuple[tuple[str, tuple[Area, ...], _Patterns, _Patterns, _Take], ...] = 
         lists.CUDA,
         (),
         (lists.CUDA_DEVICE, lists.CUDA_ACCESS, lists.CUDA_MATRIX, lists.CUDA_SPEEDS),
-        (lists.CUDA_ROW, lists.CUDA_REACHED),
+        (lists.CUDA_LATENCY, lists.CUDA_ROW, lists.CUDA_REACHED),
         lists.cuda,
     ),
     (
@@ -309,7 +311,11 @@ _STATUS = {"OK": 0, "CNS": 1, "GNS": 2, "TNS": 3, "DR": 4, "NS": 5, "U": 6}
 """nvmlGpuP2PStatus_t by the words of `nvidia-smi topo -p2p`."""
 _ACCESS = re.compile("X|" + "|".join(_STATUS))
 _WORDS = ("CPU", "NUMA", "Affinity", "GPU", "ID")
-_MARKS = str.maketrans("|*`", "   ")
+_MARKS = str.maketrans("|*`;", "    ")
+_COMMAS = re.compile(
+    r"\s*\"?(?:GPU\d{1,3}|NIC\d{1,3}|[a-z][\w.@-]{1,29})?\"? ?, ?\"?(?:GPU\d|X\b|PIX|PXB|PHB|NODE|SYS|NV\d)"
+)
+_IN_QUOTES = re.compile(r'"([^"]{0,256})"|,')
 _MOST_ROWS = 256
 
 
@@ -501,4 +507,17 @@ def _unglued(words: list[str]) -> list[str]:
 
 def _tokens(text: str) -> list[str]:
     """Words without what Markdown puts around them; none of a line that only underlines the one above."""
-    return [word for word in text.translate(_MARKS).split() if word.strip("-=:")]
+    if "," in text and _COMMAS.match(text):
+        text = _IN_QUOTES.sub(lambda match: match[1] or " ", text)
+    words = [word for word in text.translate(_MARKS).split() if word.strip("-=:")]
+    return _parted(words) if words and _ALL_GLUED.match(words[0]) else words
+
+
+_ALL_GLUED = re.compile(r"(?:GPU\d{1,3}){2}|(?:GPU|NIC)\d{1,3}(?:X|PIX|PXB|PHB|NODE|SYS|NV(?:1\d|\d)){2}")
+_PARTS = re.compile(r"(?:GPU|NIC)\d{1,3}|X|PIX|PXB|PHB|NODE|SYS|NV(?:1\d|\d)(?=[A-Z\s]|$)|CPU|NUMA|Affinity|GPU|ID")
+
+
+def _parted(words: Sequence[str]) -> list[str]:
+    """A row of a page's table whose cells were copied without anything between them; what is behind its path types, as
+    '0-310N/A', can't be told apart."""
+    return [part for word in words for part in (_PARTS.findall(word) if _PARTS.match(word) else ())]
