@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -42,6 +42,8 @@ CLASSES = {
     "reads": "HANG-HOST",
     "stops": "HANG-HOST",
 }
+STOOD_IN = {"waits_for_a_disk": "D", "stops": "T"}
+"""The victim's state (proc(5)); the others', and every other kind's, is S."""
 CASES = [(kind, victim) for kind in CLASSES for victim in range(WORLD)]
 
 
@@ -64,8 +66,12 @@ class Gangs:
         self.child.stdin.write(f"{kind} {victim} {WORLD}\n")
         self.child.stdin.flush()
         self.pids = json.loads(self.child.stdout.readline())
-        waiting = [pid for rank, pid in enumerate(self.pids) if kind != "computes" or rank != victim]
-        until(lambda: stands(waiting), STANDS_S)
+        at = self.pids[victim]
+        until((self.folder / f"arrived{at}").exists, STANDS_S, "the victim is where it comes to a stand")
+        wanted = {pid: "S" for pid in self.pids if kind != "computes" or pid != at}
+        if kind in STOOD_IN:
+            wanted[at] = STOOD_IN[kind]
+        until(lambda: stands(wanted), STANDS_S)
 
     def release(self) -> None:
         """What waits for a file gets it."""
@@ -73,13 +79,13 @@ class Gangs:
             os.close(os.open(pipe, os.O_RDWR | os.O_NONBLOCK))
 
 
-def stands(pids: list[int]) -> bool:
-    """Whether all of them have begun, and use no processor for a second."""
-    before, end = list(map(supervision.processor_s, pids)), time.monotonic() + 1.0
+def stands(wanted: Mapping[int, str]) -> bool:
+    """Whether all of these processes have begun, use no processor for a second, and are in their state then."""
+    before, end = list(map(supervision.processor_s, wanted)), time.monotonic() + 1.0
     until(lambda: time.monotonic() >= end, 5.0)
-    states = [found.state if (found := processes.read(pid)) is not None else "" for pid in pids]
-    moved = [now - then for then, now in zip(before, map(supervision.processor_s, pids), strict=True)]
-    return all(before) and max(moved) < 0.02 and all(state in ("S", "D", "T") for state in states)
+    states = [found.state if (found := processes.read(pid)) is not None else "" for pid in wanted]
+    moved = [now - then for then, now in zip(before, map(supervision.processor_s, wanted), strict=True)]
+    return all(before) and max(moved) < 0.02 and states == [*wanted.values()]
 
 
 @pytest.fixture(scope="module")

@@ -37,12 +37,10 @@ def forward(group: object) -> None:
 
 
 def skips(folder: Path, group: object) -> None:
-    attention(group)
     logits(group)
 
 
 def sleeps(folder: Path, group: object) -> None:
-    attention(group)
     time.sleep(3600)
 
 
@@ -54,7 +52,6 @@ def computes(folder: Path, group: object) -> None:
 
 def waits_for_a_disk(folder: Path, group: object) -> None:
     """In state D: its child waits for a file before it executes anything (vfork(2))."""
-    attention(group)
     pipe = folder / f"disk{os.getpid()}"
     os.mkfifo(pipe)
     actions = [(os.POSIX_SPAWN_OPEN, 0, str(pipe), os.O_RDONLY, 0)]
@@ -62,7 +59,6 @@ def waits_for_a_disk(folder: Path, group: object) -> None:
 
 
 def reads(folder: Path, group: object) -> None:
-    attention(group)
     pipe = folder / f"file{os.getpid()}"
     os.mkfifo(pipe)
     writer = os.open(pipe, os.O_RDWR)
@@ -70,7 +66,6 @@ def reads(folder: Path, group: object) -> None:
 
 
 def stops(folder: Path, group: object) -> None:
-    attention(group)
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
@@ -78,7 +73,8 @@ KINDS = {one.__name__: one for one in (skips, sleeps, computes, waits_for_a_disk
 
 
 def rank(folder: Path, number: int, kind: str, victim: int, world: int) -> None:
-    """One rank: some healthy steps, then the victim does what it is for, and the others their next step."""
+    """One rank: some healthy steps, then the victim says that it has arrived where it does what it is for, and the
+    others make their next step."""
     import torch.distributed as group
 
     store = f"file://{folder}/store-{kind}-{victim}"
@@ -87,6 +83,9 @@ def rank(folder: Path, number: int, kind: str, victim: int, world: int) -> None:
     for _ in range(STEPS_BEFORE):
         forward(group)
     if number == victim:
+        if kind != "computes":
+            attention(group)
+        (folder / f"arrived{os.getpid()}").touch()
         KINDS[kind](folder, group)
     while True:
         forward(group)
