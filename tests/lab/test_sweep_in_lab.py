@@ -97,7 +97,8 @@ def test_what_was_measured_is_shown_and_used(lab: SmallLab) -> None:
     lab.deploy("down")
     words = ("sweep", "--model", MODEL, "--load", "1", "--input", "20", "--output", "10", "--layout", "pp2,tp2")
     found = json.loads(lab.deploy(*words, "--keep", "best", "--json", timeout=RUNS_S).stdout)["sweep"]
-    assert (found["best"], found["kept"]) == ({"1": "pp2,tp2"}, "pp2,tp2") and lab.gang()["state"] == "ready"
+    assert (found["best"], found["kept"]) == ({"1": "pp2,tp2"}, "pp2,tp2")
+    until(lambda: lab.gang()["state"] == "ready", 60 * slack(), "the best serves")
     listed = json.loads(lab.deploy("models", MODEL, "--json").stdout)["models"][0]["gangs"][0]["layouts"]
     here = {one["flags"]: one["measured_here"] for one in listed}
     assert here.pop("--pp 2 --tp 2")["1"] > 0 and not any(here.values())

@@ -36,19 +36,7 @@ def text_facts(topology: Topology, snapshot: Snapshot, others: Iterable[Topology
     sentences = (
         *_complaints(also),
         *_guest(also),
-        *_gpus(topology, also.get("attached")),
-        *_divided(part(also, "mig")),
-        *_links(topology),
-        *of_gpus(snapshot),
-        *_drivers(topology, part(also, "drivers")),
-        *_peers(part(also, "peers")),
-        *_peer_speeds(part(also, "peer_speeds")),
-        *measures(also),
-        *_accesses(snapshot),
-        *_domains(topology),
-        *_nvlinks(topology),
-        *_together(topology),
-        *_nameless(topology, snapshot),
+        *_of_its_gpus(topology, snapshot, also),
         *_cards(snapshot),
         *_switches(also.get("switches")),
         *_redirecting(also.get("acs")),
@@ -56,20 +44,44 @@ def text_facts(topology: Topology, snapshot: Snapshot, others: Iterable[Topology
         *_limits(also),
         *_tested(also.get("tested")),
         *_nccl(part(also, "nccl")),
-        *_ports(topology),
-        *_kinds(topology, snapshot),
-        *_mtus(topology, part(also, "mtus")),
-        *_gids(topology),
-        *_gid_elsewhere(topology, others),
-        *_netdevs(part(also, "netdevs")),
-        *_interfaces(topology),
-        *_mtu_elsewhere(topology, others),
+        *_of_its_ports(topology, snapshot, also, others),
         *_processors(part(also, "cpu")),
         *_numa(topology, snapshot),
         *_memory_alone(topology, texts(also.get("without_processors"))),
         *_slots(topology, also.get("slots")),
     )
     return sentences[:_MOST_SENTENCES]
+
+
+def _of_its_gpus(topology: Topology, snapshot: Snapshot, also: Mapping[str, Any]) -> Iterator[str]:
+    """also: what `pasted` says"""
+    yield from _gpus(topology, also.get("attached"))
+    yield from _divided(part(also, "mig"))
+    yield from _links(topology)
+    yield from of_gpus(snapshot)
+    yield from _drivers(topology, part(also, "drivers"))
+    yield from _peers(part(also, "peers"))
+    yield from _peer_speeds(part(also, "peer_speeds"))
+    yield from measures(also)
+    yield from _accesses(snapshot)
+    yield from _domains(topology)
+    yield from _nvlinks(topology)
+    yield from _together(topology)
+    yield from _nameless(topology, snapshot)
+
+
+def _of_its_ports(
+    topology: Topology, snapshot: Snapshot, also: Mapping[str, Any], others: Sequence[Topology]
+) -> Iterator[str]:
+    """also: what `pasted` says; others: pasted beside it"""
+    yield from _ports(topology)
+    yield from _kinds(topology, snapshot)
+    yield from _mtus(topology, part(also, "mtus"))
+    yield from _gids(topology)
+    yield from _gid_elsewhere(topology, others)
+    yield from _netdevs(part(also, "netdevs"))
+    yield from _interfaces(topology)
+    yield from _mtu_elsewhere(topology, others)
 
 
 def _gpus(topology: Topology, attached: Any) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import resource
 from collections.abc import Iterator
@@ -17,7 +18,10 @@ from orchestrator.node.agent.reserve import KEPT, Reserve
 
 @pytest.fixture
 def nothing_to_open() -> Iterator[Reserve]:
-    """This process has its reserve, and not one descriptor more."""
+    """This process has its reserve, and not one descriptor more. What earlier tests left to the garbage collector is
+    closed before, and nothing is while it lasts."""
+    gc.collect()
+    gc.disable()
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     reserve = Reserve.full()
     used = max(int(one.name) for one in Path("/proc/self/fd").iterdir())
@@ -29,6 +33,7 @@ def nothing_to_open() -> Iterator[Reserve]:
     except OSError:
         pass
     yield reserve
+    gc.enable()
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
     for one in (*taken, *reserve._held):
         os.close(one)
