@@ -15,7 +15,7 @@ from orchestrator.model.topology import CpuModel, Interface, NumaDomain, PciDevi
 from orchestrator.topology.gpus import NVIDIA_GPUS, Accelerators, find_gpus, is_gpu
 from orchestrator.topology.pci import nearest_function, number, pci_devices, small_number
 from orchestrator.topology.rdma import find_rdma_ports, rdma_functions
-from orchestrator.topology.stated import find_unread, pasted, sockets_of, stated_of, with_stated
+from orchestrator.topology.stated import find_unread, mappings, pasted, sockets_of, stated_of, with_stated
 from orchestrator.topology.switches import SwitchPlaces, find_switches
 
 
@@ -84,8 +84,8 @@ def _interface(snapshot: Snapshot, name: str, functions: Collection[str], addres
 
 def _addresses(raw: Any, family: str) -> tuple[str, ...]:
     """Addresses with prefix length, as far as they are addresses."""
-    own = (entry for entry in (raw if isinstance(raw, (list, tuple)) else ()) if isinstance(entry, Mapping))
-    texts = (f"{entry.get('address')}/{entry.get('prefixlen')}" for entry in own if entry.get("family") == family)
+    own = (entry for entry in mappings(raw) if entry.get("family") == family)
+    texts = (f"{entry.get('address')}/{entry.get('prefixlen')}" for entry in own)
     return tuple(text for text in texts if _is_interface_address(text, 4 if family == "inet" else 6))
 
 

@@ -78,8 +78,12 @@ def cards_of(snapshot: Snapshot) -> tuple[str, ...]:
 
 def nameless_gpus(snapshot: Snapshot) -> list[Mapping[str, Any]]:
     """What pieces of nvidia-smi's answers tell of a GPU without its place in a list, as NVML's devices."""
-    raw = pasted(snapshot).get("nameless")
-    return [piece for piece in raw if isinstance(piece, Mapping)] if isinstance(raw, (list, tuple)) else []
+    return mappings(pasted(snapshot).get("nameless"))
+
+
+def nameless_words(piece: Mapping[str, Any]) -> str:
+    """What such a GPU is called: by its address, where the piece has it."""
+    return f"the GPU at {piece['pci_bus_id']}" if piece.get("pci_bus_id") else "a GPU that the text does not name"
 
 
 def is_whole_tree(snapshot: Snapshot) -> bool:
@@ -103,6 +107,11 @@ def with_stated(ports: tuple[RdmaPort, ...], stated: Stated | None) -> tuple[Rdm
 def texts(raw: Any) -> tuple[str, ...]:
     """The entries of a list out of a snapshot; () for what is none."""
     return tuple(str(entry) for entry in raw)[:_MOST] if isinstance(raw, (list, tuple)) else ()
+
+
+def mappings(raw: Any) -> list[Mapping[str, Any]]:
+    """Those of a list's entries out of a snapshot that are mappings; [] for what is no list."""
+    return [entry for entry in raw if isinstance(entry, Mapping)] if isinstance(raw, (list, tuple)) else []
 
 
 _FUNCTION = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"

@@ -17,7 +17,7 @@ from orchestrator.model.words import counted
 from orchestrator.topology.gpus import nvml_devices
 from orchestrator.topology.paths import gpu_ends, nearest_card_words, paths, stated_groups
 from orchestrator.topology.pci import known_part
-from orchestrator.topology.stated import cards_of, pasted, recognised, texts
+from orchestrator.topology.stated import cards_of, mappings, pasted, recognised, texts
 from orchestrator.topology.text_gpus import of_gpus
 from orchestrator.topology.text_measures import between, measures
 from orchestrator.topology.text_words import spans
@@ -500,7 +500,7 @@ def _memory_alone(topology: Topology, domains: Sequence[str]) -> Iterator[str]:
 
 def _slots(topology: Topology, raw: Any) -> Iterator[str]:
     """Slots in use, with the GPU whose address they name; of a firmware that gives all one address none is known."""
-    listed = [slot for slot in raw if isinstance(slot, Mapping)] if isinstance(raw, (list, tuple)) else []
+    listed = mappings(raw)
     addresses = [str(slot["Bus Address"]) for slot in listed if slot.get("Bus Address")]
     if len(addresses) > 1 and len(set(addresses)) == 1:
         yield f"the firmware gives all {len(listed)} slots the address {addresses[0]}: which has what is not known"

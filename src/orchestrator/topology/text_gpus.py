@@ -8,7 +8,7 @@ from typing import Any
 from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import Snapshot, part
 from orchestrator.topology.gpus import nvml_devices, whole
-from orchestrator.topology.stated import nameless_gpus, pasted
+from orchestrator.topology.stated import nameless_gpus, nameless_words, pasted
 from orchestrator.topology.text_words import spans
 
 _Gpu = Mapping[str, Any]
@@ -36,9 +36,8 @@ def of_gpus(snapshot: Snapshot) -> Iterator[str]:
         yield words.format(spans(names))
     yield from _nvlinks(part(pasted(snapshot), "nvlink_states"))
     for piece in nameless_gpus(snapshot):
-        whose = f"the GPU at {piece['pci_bus_id']}" if piece.get("pci_bus_id") else "a GPU that the text does not name"
         if words := "; ".join(state.format("it") for state in (*_sizes(piece), *_states(piece))):
-            yield f"of {whose}: {words}"
+            yield f"of {nameless_words(piece)}: {words}"
 
 
 def _states(gpu: _Gpu) -> Iterator[str]:

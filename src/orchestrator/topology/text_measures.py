@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import part
-from orchestrator.topology.stated import texts
+from orchestrator.topology.stated import mappings, texts
 from orchestrator.topology.text_words import spans
 
 
@@ -65,8 +65,7 @@ def _bandwidths(measured: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _runs(raw: Any) -> Iterator[str]:
-    runs = [run for run in raw if isinstance(run, Mapping)] if isinstance(raw, (list, tuple)) else []
-    for run in runs:
+    for run in mappings(raw):
         device = str(run.get("Device") or "")
         software = ["software RoCE"] if device.startswith("rxe") else []
         how = [words.format(str(run[name]).partition("[")[0]) for name, words in _HOW.items() if run.get(name)]
@@ -88,10 +87,9 @@ def _links(raw: Any) -> Iterator[str]:
 
 def _drawn(raw: Any) -> Iterator[str]:
     """Host bridges of lstopo."""
-    for bridge in raw if isinstance(raw, (list, tuple)) else ():
-        if isinstance(bridge, Mapping):
-            domain = f" of NUMA domain {bridge['domain']}" if bridge.get("domain") else ""
-            yield f"below a host bridge{domain}: {', '.join(texts(bridge.get('devices')))}"
+    for bridge in mappings(raw):
+        domain = f" of NUMA domain {bridge['domain']}" if bridge.get("domain") else ""
+        yield f"below a host bridge{domain}: {', '.join(texts(bridge.get('devices')))}"
 
 
 def _link(now: str, most: str) -> str:

@@ -21,7 +21,7 @@ from orchestrator.topology.distance import Distances, p2p_level
 from orchestrator.topology.gpus import whole
 from orchestrator.topology.pci import card, small_number
 from orchestrator.topology.speed import Traffic, price
-from orchestrator.topology.stated import nameless_gpus, pasted, recognised, texts
+from orchestrator.topology.stated import nameless_gpus, nameless_words, pasted, recognised, texts
 
 Device = Mapping[str, Any]
 """A GPU as NVML describes it."""
@@ -108,7 +108,7 @@ def nvml_unreadable(node: Node) -> Iterator[Finding]:
 def gpu_health(node: Node) -> Iterator[Finding]:
     """For each GPU: errors stop; a pending repair and throttling slow."""
     for device in (*node.nvml_devices, *nameless_gpus(node.snapshot)):
-        which = f"GPU {device['index']}" if "index" in device else _nameless(device)
+        which = f"GPU {device['index']}" if "index" in device else nameless_words(device)
         for severity, words, evidence, effect, fix in _ailments(device):
             yield finding(
                 severity,
@@ -118,11 +118,6 @@ def gpu_health(node: Node) -> Iterator[Finding]:
                 fix=fix,
                 devices=(gpu_address(device),),
             )
-
-
-def _nameless(device: Device) -> str:
-    """Of a piece of nvidia-smi's answers in which its index is not."""
-    return f"the GPU at {device['pci_bus_id']}" if device.get("pci_bus_id") else "a GPU that the text does not name"
 
 
 def _ailments(device: Device) -> Iterator[_Ailment]:

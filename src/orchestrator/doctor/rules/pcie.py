@@ -253,13 +253,21 @@ def _narrow_cards(node: Node) -> Iterator[Finding]:
     """Cards of which a list tells the link, and no tree where they are."""
     for entry in texts(pasted(node.snapshot).get("narrow_cards")):
         address, now, most = entry.split("|")
-        yield slow(
-            f"the card at {address} runs at x{now}, but supports x{most}",
-            f"lspci of {address}: LnkSta x{now}, LnkCap x{most}",
-            effect=price(Traffic.NARROW_LINK),
-            fix=_other_slot_or_seat("", int(most), slot_too_narrow=False),
-            devices=(address,),
+        read = f"lspci of {address}: LnkSta x{now}, LnkCap x{most}"
+        yield _narrow_card(
+            address, f"x{now}", f"x{most}", read, _other_slot_or_seat("", int(most), slot_too_narrow=False)
         )
+
+
+def _narrow_card(address: str, now: str, most: str, read: str, fix: str) -> Finding:
+    """now, most: its link, as words; read: what says so"""
+    return slow(
+        f"the card at {address} runs at {now}, but supports {most}",
+        read,
+        effect=price(Traffic.NARROW_LINK),
+        fix=fix,
+        devices=(address,),
+    )
 
 
 _NETWORK_DRIVERS = ("mlx5_core", "mlx4_core", "bnxt_en", "ice")
@@ -270,13 +278,9 @@ def _limited(node: Node) -> Iterator[Finding]:
     for entry in texts(pasted(node.snapshot).get("limited_links")):
         driver, address, now, width, could, most = entry.split("|")
         if driver in _NETWORK_DRIVERS:
-            yield slow(
-                f"the card at {address} runs at {now} x{width}, but supports {could} x{most}",
-                f"{driver} {address}: available PCIe bandwidth, limited by {now} x{width} link",
-                effect=price(Traffic.NARROW_LINK),
-                fix=_other_slot_or_seat("", int(most), slot_too_narrow=int(width) < int(most)),
-                devices=(address,),
-            )
+            read = f"{driver} {address}: available PCIe bandwidth, limited by {now} x{width} link"
+            fix = _other_slot_or_seat("", int(most), slot_too_narrow=int(width) < int(most))
+            yield _narrow_card(address, f"{now} x{width}", f"{could} x{most}", read, fix)
 
 
 @Rule(

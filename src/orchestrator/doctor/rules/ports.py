@@ -401,8 +401,13 @@ def traffic_class(node: Node) -> int | None:
 
 
 def _congested_by_text(node: Node) -> list[Finding] | None:
-    counted_ports = [port for port in node.topology.rdma if _counters(node, port)[0]]
-    return [*_congested(node, counted_ports)] if counted_ports else None
+    ports = _counted(node)
+    return [*_congested(node, ports)] if ports else None
+
+
+def _counted(node: Node) -> list[RdmaPort]:
+    """Whose counters a text has."""
+    return [port for port in node.topology.rdma if _counters(node, port)[0]]
 
 
 @Rule(
@@ -462,9 +467,8 @@ _PACKETS = ("counters/port_rcv_packets", "counters/port_xmit_packets")
 
 
 def _losses_of_text(node: Node) -> list[Finding] | None:
-    """Of a text that has the counters of a port."""
-    told = [port for port in node.topology.rdma if _counters(node, port)[0]]
-    return [*_losses(node, told)] if told else None
+    ports = _counted(node)
+    return [*_losses(node, ports)] if ports else None
 
 
 @Rule(

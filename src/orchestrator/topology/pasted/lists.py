@@ -43,8 +43,9 @@ _LINK = {
     "pcie.link.width.current": "width", "pcie.link.width.max": "max_width",
     "pcie.link.gen.current": "gen", "pcie.link.gen.max": "max_gen",
 }  # fmt: skip
+_ON = {"Enabled": 1, "Disabled": 0}
 _STATES: dict[str, tuple[str, dict[str, int]]] = {
-    "persistence_mode": ("persistence", {"Enabled": 1, "Disabled": 0}),
+    "persistence_mode": ("persistence", _ON),
     "compute_mode": ("compute_mode", {"Default": 0, "Prohibited": 2, "Exclusive_Process": 3}),
 }
 QUERY_BARE = re.compile(
@@ -153,7 +154,7 @@ def _sums(row: Mapping[str, str]) -> dict[str, Any]:
     """Counts of errors and what holds clocks down."""
     more: dict[str, Any] = {}
     errors = row.get("ecc.errors.uncorrected.volatile.total", "")
-    enabled = {"Enabled": 1, "Disabled": 0}.get(row.get("ecc.mode.current", ""))
+    enabled = _ON.get(row.get("ecc.mode.current", ""))
     ecc = {"uncorrected": int(errors)} if errors.isdecimal() else {}
     if ecc := {**ecc, **({} if enabled is None else {"enabled": enabled})}:
         more["ecc"] = ecc

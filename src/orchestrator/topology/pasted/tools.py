@@ -36,14 +36,11 @@ _SHOWN_GID = re.compile(
 _SHOWN_HEAD = re.compile(r"\s*DEV\s+PORT\s+INDEX\s+GID\b.*")
 _ASKED = re.compile(r".{0,96}?(?<![A-Za-z])ibv_devinfo(?: -v)? -d (?P<asked>mlx5_\w{1,32})\b.{0,32}")
 """Each mlx5 device has one port (drivers/infiniband/hw/mlx5: a device for each)."""
-_BRIEF = re.compile(
+_NAME_AND_STATE = (
     r"\s*(?P<name>[A-Za-z][\w.@:-]{0,31}?)(?:@\w{1,16})?\s+(?P<operstate>UP|DOWN|UNKNOWN|LOWERLAYERDOWN|DORMANT)"
-    r"(?P<addresses>(?:\s+[0-9a-fA-F.:]{2,45}/\d{1,3})*)(?: metric \d+)?\s*"
 )
-_BRIEF_LINK = re.compile(
-    r"\s*(?P<name>[A-Za-z][\w.@:-]{0,31}?)(?:@\w{1,16})?\s+(?P<operstate>UP|DOWN|UNKNOWN|LOWERLAYERDOWN|DORMANT)"
-    r"\s+[0-9a-f]{2}(?::[0-9a-f]{2}){5,19}\s+<[A-Z0-9,_-]{0,200}>\s*"
-)
+_BRIEF = re.compile(_NAME_AND_STATE + r"(?P<addresses>(?:\s+[0-9a-fA-F.:]{2,45}/\d{1,3})*)(?: metric \d+)?\s*")
+_BRIEF_LINK = re.compile(_NAME_AND_STATE + r"\s+[0-9a-f]{2}(?::[0-9a-f]{2}){5,19}\s+<[A-Z0-9,_-]{0,200}>\s*")
 _LONG = re.compile(
     r"\s*\d{1,6}: (?P<name>[A-Za-z][\w.-]{0,31})(?:@\w{1,16})?: <[A-Z0-9,_-]{0,200}> mtu (?P<mtu>\d{1,6}) .{0,200}?"
     r"state (?P<operstate>[A-Z]{2,16}).*"

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -108,25 +109,47 @@ def certificate_findings(spec: RouterSpec, view: GangView) -> tuple[Finding, ...
 def certified_key(spec: RouterSpec) -> CertifiedKey | None:
     """The certificate and key that the router is started with, as the controller's files say now; None for plain HTTP.
     Raises InputError."""
-    from orchestrator.loading.secret_file import read_certified_key
+    return _read_tls_files(*files, spec.node.name) if (files := _tls_files(spec)) else None
 
+
+def _tls_files(spec: RouterSpec) -> tuple[Path, Path] | None:
     if spec.tls_cert is None or spec.tls_key is None:
         return None
-    cert, key = (Path(file).expanduser() for file in (spec.tls_cert, spec.tls_key))
-    place = f"inventory: {spec.node.name}"
+    return Path(spec.tls_cert).expanduser(), Path(spec.tls_key).expanduser()
+
+
+def _read_tls_files(cert: Path, key: Path, node: str) -> CertifiedKey:
+    from orchestrator.loading.secret_file import read_certified_key
+
+    place = f"inventory: {node}"
     return read_certified_key(cert, key, where=f"{place}: {TLS_CERT}", key_where=f"{place}: l40s_router_tls_key")
 
 
 def _why_unfit(spec: RouterSpec) -> InputError | None:
     """Why the files that TLS needs would not start the router again; None where they would, where a start needs none,
     and where they may not be this user's to read: both are elsewhere, or another user's."""
+    files = _tls_files(spec)
+    return _unfit(*files, spec.node.name, tuple(map(_state_of, files))) if files else None
+
+
+@lru_cache(maxsize=8)
+def _unfit(cert: Path, key: Path, node: str, _states: tuple[tuple[int, ...], ...]) -> InputError | None:
+    """Known until the files change: a guard looks every two seconds, and to load a private key takes 30 to 200 ms."""
     try:
-        certified_key(spec)
+        _read_tls_files(cert, key, node)
     except InputError as error:
-        files = [Path(file).expanduser() for file in (spec.tls_cert, spec.tls_key) if file is not None]
-        there = [file for file in files if os.path.lexists(file)]
+        there = [file for file in (cert, key) if os.path.lexists(file)]
         return error if there and all(os.access(file, os.R_OK) for file in there) else None
     return None
+
+
+def _state_of(file: Path) -> tuple[int, ...]:
+    """Another one where the file, its content, its mode or its owner is another."""
+    try:
+        found = file.stat()
+    except OSError:
+        return (os.path.lexists(file),)
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def router_ask(method: str, path: str, body: object = None, *, timeout_s: float) -> HttpRequest:

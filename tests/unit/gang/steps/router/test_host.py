@@ -149,3 +149,9 @@ def test_files_that_would_not_start_the_serving_router_again_are_told_of(
     found = certificate_findings(spec, view)
     assert [finding.id for finding in found] == (["ROUTER-TLS-FILES"] if words else []), about
     assert words in "".join(finding.title for finding in found)
+    for name, place in (("cert.pem", 0), ("key.pem", 1)):  # what was known goes with the files
+        (tmp_path / name).write_text(pairs[0][place])
+        (tmp_path / name).chmod(0o600)
+    assert certificate_findings(spec, view) == ()
+    (tmp_path / "key.pem").unlink()
+    assert [finding.id for finding in certificate_findings(spec, view)] == ["ROUTER-TLS-FILES"]
