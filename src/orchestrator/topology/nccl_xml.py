@@ -163,8 +163,15 @@ def closed(text: str) -> str:
     return marked + "".join(f"</{name}>" for name in reversed(left))
 
 
+def beheaded(text: str) -> str:
+    """A file whose beginning was cut off, from its first whole <cpu> on, as `closed` marks it; '' if there is none."""
+    start, end = text.find("<cpu "), text.rfind(">")
+    return closed(f'<system version="1">{text[start : end + 1]}') if 0 <= start < end else ""
+
+
 def topology_of_xml(text: str, node: str) -> Topology:
-    """What such a file says of a node. Raises ValueError for what is no NCCL topology."""
+    """What such a file says of a node. Without a GPU it describes a virtual machine's switches, and NCCL lists the
+    cards alone that it uses: what is not in it may be there. Raises ValueError for what is no NCCL topology."""
     if len(text) > _LARGEST:
         raise ValueError(f"is larger than {_LARGEST >> 20} MiB")
     if _FORBIDDEN.search(text):
@@ -183,7 +190,6 @@ def topology_of_xml(text: str, node: str) -> Topology:
     switches = merged(switches_read, {device.key: device for device in devices})
     nearest = SwitchPlaces(switches).nearest
     ports = sorted(reader.ports, key=lambda port: (natural(port.device), port.port))
-    lacking = root.get(_UNREAD, "").split(",")
     return Topology(
         node=node,
         hostname=node,
@@ -194,9 +200,17 @@ def topology_of_xml(text: str, node: str) -> Topology:
         gpus=_numbered([replace(gpu, switch=nearest(gpu.key)) for gpu in reader.gpus]),
         rdma=tuple(replace(port, switch=nearest(port.key)) for port in ports),
         sockets=tuple(reader.sockets),
+        of_text=True,
         nvml_error=NOT_RECORDED,
-        unread=tuple(NotRead(area, f"<system {_UNREAD}>", area.name) for area in _SHOWN if area.name in lacking),
+        unread=_unread_of(root, reader),
     )
+
+
+def _unread_of(root: ElementTree.Element, reader: _XmlReader) -> tuple[NotRead, ...]:
+    lacking = root.get(_UNREAD, "").split(",")
+    if not reader.gpus and lacking == [""]:
+        return (NotRead(Area.PCI, "<gpu>", "there is none in NCCL's file"),)
+    return tuple(NotRead(area, f"<system {_UNREAD}>", area.name) for area in _SHOWN if area.name in lacking)
 
 
 @dataclass

@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import Snapshot, part
-from orchestrator.model.topology import Gid, NumaDomain, PathType, PcieLink, RdmaPort, Topology
+from orchestrator.model.topology import Gid, NumaDomain, PathType, PcieLink, RdmaPort, Stated, Topology
 from orchestrator.model.words import counted
 from orchestrator.topology.gpus import nvml_devices
 from orchestrator.topology.paths import gpu_ends, nearest_card_words, paths, stated_groups
@@ -38,6 +38,8 @@ def text_facts(topology: Topology, snapshot: Snapshot, others: Iterable[Topology
         *_guest(also),
         *_of_its_gpus(topology, snapshot, also),
         *_cards(snapshot),
+        *_behind(part(also, "behind")),
+        *_of_others(texts(also.get("others"))),
         *_switches(also.get("switches")),
         *_redirecting(also.get("acs")),
         *_booted(also),
@@ -196,17 +198,25 @@ def _domains(topology: Topology) -> Iterator[str]:
 
 def _nvlinks(topology: Topology) -> Iterator[str]:
     """Which GPUs a matrix shows joined by how many NVLinks; of a cut one those of its rows."""
-    stated = topology.stated
-    cells = {
-        (head, other): cell
-        for head, row, _ in (stated.rows if stated else ())
-        for other, cell in zip(stated.heads if stated else (), row, strict=False)
-        if head.startswith("GPU") and other.startswith("GPU") and head != other
-    }
-    pairs = {_both(one, other): cell for (one, other), cell in cells.items()}
+    pairs = _cells_between_gpus(topology.stated) if topology.stated else {}
     by_count = collected((int(cell[2:]), pair) for pair, cell in pairs.items() if re.fullmatch(r"NV\d{1,2}", cell))
     for links, joined in by_count.items():
         yield f"{counted(links, 'NVLink')} between {_which_pairs(joined, len(pairs), len(topology.gpus))}"
+    if by_count and (lone := _without_nvlinks(pairs, len(topology.gpus))):
+        yield f"without an NVLink to another GPU: {spans(lone)}"
+
+
+def _cells_between_gpus(stated: Stated) -> dict[tuple[str, str], str]:
+    rows = [(head, zip(stated.heads, row, strict=False)) for head, row, _ in stated.rows if head.startswith("GPU")]
+    cells = [(_both(head, other), cell) for head, row in rows for other, cell in row if other != head]
+    return {pair: cell for pair, cell in cells if all(name.startswith("GPU") for name in pair)}
+
+
+def _without_nvlinks(pairs: Mapping[tuple[str, str], str], gpus: int) -> list[str]:
+    """Of which the text has every cell."""
+    words_of = collected((gpu, cell) for pair, cell in pairs.items() for gpu in pair)
+    whole = {gpu: words for gpu, words in words_of.items() if len(words) == gpus - 1}
+    return [gpu for gpu, words in whole.items() if not any(word.startswith("NV") for word in words)]
 
 
 def _which_pairs(joined: Sequence[tuple[str, str]], told: int, gpus: int) -> str:
@@ -315,11 +325,28 @@ def _nameless(topology: Topology, snapshot: Snapshot) -> Iterator[str]:
         yield "the tree has no names: `lspci -tv` shows which of its devices are GPUs and cards"
 
 
+def _of_others(names: Sequence[str]) -> Iterator[str]:
+    if kinds := Counter(re.sub(r" \(rev [0-9a-f]{2}\).*", "", name) for name in names):
+        yield "accelerators of other makers: " + ", ".join(f"{count} x {name}" for name, count in kinds.items())
+
+
+def _behind(behind: Mapping[str, Any]) -> Iterator[str]:
+    """Of a piece of NCCL's file."""
+    for bridge, raw in behind.items():
+        if names := texts(raw):
+            yield f"behind {bridge} in the piece: {spans(names)}"
+
+
 def _cards(snapshot: Snapshot) -> Iterator[str]:
-    cards = Counter(cards_of(snapshot))
-    if cards:
-        kinds = ", ".join(f"{number} x {name}" for name, number in cards.items())
-        yield f"{counted(cards.total(), 'network card')}: {kinds}"
+    names = cards_of(snapshot)
+    virtual = [name for name in names if "Virtual Function" in name]
+    for word, own in (("network card", [name for name in names if name not in virtual]), (_VIRTUAL, virtual)):
+        if cards := Counter(own):
+            kinds = ", ".join(f"{number} x {name}" for name, number in cards.items())
+            yield f"{counted(cards.total(), word)}: {kinds}"
+
+
+_VIRTUAL = "virtual function"
 
 
 def _ports(topology: Topology) -> Iterator[str]:

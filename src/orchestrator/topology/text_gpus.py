@@ -8,6 +8,7 @@ from typing import Any
 from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import Snapshot, part
 from orchestrator.topology.gpus import nvml_devices, whole
+from orchestrator.topology.pci import normal_address
 from orchestrator.topology.stated import nameless_gpus, nameless_words, pasted
 from orchestrator.topology.text_words import spans
 
@@ -35,6 +36,7 @@ def of_gpus(snapshot: Snapshot) -> Iterator[str]:
     for words, names in collected(sentences).items():
         yield words.format(spans(names))
     yield from _nvlinks(part(pasted(snapshot), "nvlink_states"))
+    yield from _nvlink_ends(part(pasted(snapshot), "nvlink_ends"))
     for piece in nameless_gpus(snapshot):
         if words := "; ".join(state.format("it") for state in (*_sizes(piece), *_states(piece))):
             yield f"of {nameless_words(piece)}: {words}"
@@ -111,6 +113,13 @@ def _nvlinks(states: Mapping[str, Any]) -> Iterator[str]:
     kinds = collected((_link_words(part(states, index)), f"GPU{index}") for index in states)
     for words, names in kinds.items():
         yield f"NVLinks of {spans(names)}: {words}"
+
+
+def _nvlink_ends(ends: Mapping[str, Any]) -> Iterator[str]:
+    """'NVLinks of GPU0: 2 to 0000:41:00.0', as `nvidia-smi nvlink -R` names them."""
+    for index in ends:
+        by_end = collected((normal_address(str(end)), link) for link, end in part(ends, index).items())
+        yield f"NVLinks of GPU{index}: " + "; ".join(f"{len(links)} to {end}" for end, links in by_end.items())
 
 
 def _link_words(links: Mapping[str, Any]) -> str:

@@ -279,6 +279,7 @@ def drawn_by_nccl() -> dict[str, str]:
     return {name: "\n".join(printed(topology_of_xml(text, "node0"))) for name, text in files.items()}
 
 
+NO_LIST = "no list of GPUs in what was read"
 SOUND_XML = ("rtp-llm-8xL20-cx8", "nccl2397-a", "nccl2397-b")
 ABSENT = re.compile(r"(?<!\d)0 NICs|none behind a switch|no RDMA device|no network card")
 """What says that something is not there, and not that it was not read."""
@@ -331,8 +332,10 @@ def sound_list(*lost: str) -> str:
 def test_a_tree_whose_bus_numbers_have_no_gap_shows_what_is_missing() -> None:
     """The second card's port is drawn, with nothing behind it."""
     tree = sound_tree("-04.0-[9e]--")
-    no_card_apart = tree[: tree.index(" \\-[0000:b7]")]
+    cut = tree[: tree.index(" \\-[0000:b7]")]
+    no_card_apart = cut.replace(" +-[0000:97]", " \\-[0000:97]")
     assert found(only(tree))["NIC-NOT-UNDER-SWITCH"] == "unknown"
+    assert found(only(cut))["NIC-MISSING"] == "unknown"
     assert found(only(no_card_apart))["NIC-MISSING"] == "slow"
     gap = "\n".join(line for line in no_card_apart.splitlines() if "[9e]" not in line)
     assert found(only(gap))["NIC-MISSING"] == "unknown"
@@ -387,6 +390,31 @@ def test_what_nccl_s_file_leaves_open_is_one_line() -> None:
     (finding,) = examine_given(recordings.given([str(file)])).findings
     assert (finding.id, finding.evidence) == ("NOT-RECORDED", ())
     assert {"ACS-REDIRECT", "NVML-UNREADABLE", "PCIE-SETTINGS"} <= {*finding.devices}
+
+
+GPU_IN_XML = """<cpu numaid="0">
+<pci busid="0000:01:00.0" class="0x060400">
+<pci busid="0000:02:00.0" class="0x030200"><gpu dev="0"/></pci>
+<pci busid="0000:03:00.0" class="0x030200"><gpu dev="1"/></pci>
+</pci></cpu>"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('<system version="1"><cpu numaid="0"><pci busid="0000:00:1b.0"/></cpu></system>', [NO_LIST]),
+        (f"{GPU_IN_XML}\n</system>", ["1 switch with 2 GPUs; between GPUs PIX inside"]),
+        (f"<system>{GPU_IN_XML}</system>".replace("<", "&lt;"), ["1 switch with 2 GPUs; between GPUs PIX inside"]),
+        (f"<system>{GPU_IN_XML}</system>\nnode 2:\n<system><cpu numaid='0'><pci busid='0000:00:1b.0'/></cpu></system>",
+         ["1 switch with 2 GPUs; between GPUs PIX inside", NO_LIST]),
+    ],
+)  # fmt: skip
+def test_nccl_s_file_in_other_states(text: str, words: list[str], tmp_path: Path) -> None:
+    """A virtual machine's has no GPU; of others the beginning is lost, or two are in one text."""
+    (tmp_path / "x.txt").write_text(text)
+    seen = examine_given(recordings.given([str(tmp_path / "x.txt")]))
+    assert [shape(topology).words for topology in seen.cluster.topologies.values()] == words
+    assert {finding.severity.value for finding in seen.findings} == {"unknown"}
 
 
 def test_older_drivers_and_other_words() -> None:

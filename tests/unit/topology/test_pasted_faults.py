@@ -26,6 +26,14 @@ ERRORS = """    ECC Errors
             DRAM Uncorrectable : {}
 {}            DRAM Uncorrectable : 9
 """
+ACS = "ACSCtl:\tSrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans-\n"
+OF_ONE = """    PCI
+        Bus Id                            : 00000000:61:00.0
+        GPU Link Info
+            Link Width
+                Max                       : 16x
+                Current                   : 4x
+"""
 CX7 = """41:00.0 Ethernet controller: Mellanox Technologies MT2910 Family [ConnectX-7]
 \tLnkCap:\tPort #0, Speed 32GT/s, Width x16, ASPM off
 \tLnkSta:\tSpeed 32GT/s, Width x8 (downgraded)
@@ -108,6 +116,8 @@ FAULT = "[1.2] {} 0000:07:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x000
         ("[1.2] NVRM: Xid (0000:0a:00): 79, GPU has fallen off the bus.\n", "GPU-XID", "slow"),
         ("Device=0 CANNOT Access Peer Device=1\n", "GPU-P2P-OFF", "note"),
         (CX7, "PCIE-LINK-REDUCED", "slow"),
+        (OF_ONE, "PCIE-LINK-REDUCED", "slow"),
+        (f"17:00.0 PCI bridge: Broadcom / LSI PEX890xx PCIe Gen 5 Switch\n\t{ACS}", "ACS-REDIRECT", "note"),
     ],
 )  # fmt: skip
 def test_a_line_that_shows_a_fault_is_its_finding(text: str, name: str, severity: str) -> None:
@@ -150,6 +160,15 @@ def test_a_roce_port_with_small_packets_is_noted(mtu: int, small: bool) -> None:
          "the kernel's log: mlx5_core 0000:03:00.0: failed with error -22"),
         ("[1.2] mlx5_core 0000:9a:00.0: poll_health:955:(pid 0): device's health compromised - reached miss count\n",
          "the kernel's log: mlx5_core 0000:9a:00.0: health compromised"),
+        ("GPU 0: NVIDIA RTX A6000 (UUID: ...)\n\t Link 0: Remote Device 00000000:41:00.0: Link 2\n",
+         "NVLinks of GPU0: 1 to 0000:41:00.0"),
+        ("Model: \t\t NVIDIA L40S\nBus Location: \t 0000:0a:00.0\nGPU Firmware: \t 550.127.05\n",
+         "GPUs: 1 x NVIDIA L40S; driver 550.127.05"),
+        ("05:00.0 Processing accelerators: Advanced Micro Devices, Inc. [AMD/ATI] Aqua Vanjaram [Instinct MI300X]\n",
+         "accelerators of other makers: 1 x Advanced Micro Devices"),
+        ("0000:17:00.0 mlx5_0 (MT4129 - MCX75) NVIDIA ConnectX-7 card  fw 28.39.1002 port 1 (ACTIVE) ==> ib0 (Up)\n",
+         "RDMA ports: ACTIVE: mlx5_0"),
+        ('{"output": "\\tGPU0\\tGPU1\\nGPU0\\t X \\tPIX\\nGPU1\\tPIX\\t X \\n"}', "behind one switch: GPU0, GPU1"),
         ("eth2  UP  0c:42:a1:00:00:01 <BROADCAST,MULTICAST,UP,LOWER_UP> \n", "interfaces up: eth2"),
     ],
 )  # fmt: skip

@@ -13,6 +13,7 @@ from orchestrator.doctor.rules.support.registry import Rule, finding, note, slow
 from orchestrator.doctor.rules.transports import DRIVER, OLDEST_WITH_DMA_BUF, PEERMEM, direct, has_gpudirect, kernel
 from orchestrator.model.finding import Finding
 from orchestrator.model.per_node import collected
+from orchestrator.model.snapshot import part
 from orchestrator.model.topology import RAILS, Area, Gpu, PciDevice, PcieLink
 from orchestrator.model.words import counted
 from orchestrator.protocol.severity import Severity
@@ -20,7 +21,7 @@ from orchestrator.topology.gpus import whole
 from orchestrator.topology.pci import best_link, both_ends, bridges_above, card, config_space, config_unread, number
 from orchestrator.topology.rdma import ports_by_card
 from orchestrator.topology.speed import Traffic, price
-from orchestrator.topology.stated import pasted, texts
+from orchestrator.topology.stated import nameless_gpus, nameless_words, pasted, texts
 
 _PCI = "/sys/bus/pci/devices"
 
@@ -245,8 +246,23 @@ def _links_of_text(node: Node) -> list[Finding] | None:
         gpu.name: max(gpu_alike.link_max.width for gpu_alike in loose if gpu_alike.name == gpu.name) for gpu in loose
     }
     reduced = (_reduced(f"GPU {gpu.index}", gpu, None, judge_speed=False, widest=widest[gpu.name]) for gpu in loose)
-    limited = [*_limited(node), *_narrow_cards(node)]
+    limited = [*_limited(node), *_narrow_cards(node), *_narrow_nameless(node)]
     return [*chain.from_iterable(reduced), *limited] if loose or limited else None
+
+
+def _narrow_nameless(node: Node) -> Iterator[Finding]:
+    """GPUs whose link a piece of a text tells, and nothing which number they have."""
+    for piece in nameless_gpus(node.snapshot):
+        now, most = (whole(part(piece, "link").get(name)) for name in ("width", "max_width"))
+        if 0 < now < most:
+            words = nameless_words(piece)
+            yield slow(
+                f"{words} runs at x{now}, but supports x{most}",
+                f"the link of {words}: x{now} of x{most}",
+                effect=price(Traffic.NARROW_LINK),
+                fix=_other_slot_or_seat("", most, slot_too_narrow=False),
+                devices=(str(piece.get("pci_bus_id") or ""),),
+            )
 
 
 def _narrow_cards(node: Node) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ topologies, and texts that somebody pasted."""
 from __future__ import annotations
 
 import gzip
+import html
 import json
 import re
 import secrets
@@ -31,7 +32,7 @@ from orchestrator.records.documents import write_whole
 from orchestrator.remote.fleet import Fleet
 from orchestrator.topology.build import build
 from orchestrator.topology.gpus import NVIDIA_GPUS, Accelerators
-from orchestrator.topology.nccl_xml import closed, nccl_xml, topology_of_xml
+from orchestrator.topology.nccl_xml import beheaded, closed, nccl_xml, topology_of_xml
 from orchestrator.topology.pasted.read import FORMS, read_pasted
 from orchestrator.topology.rdma import natural
 from orchestrator.topology.redaction import redact as under_pseudonyms
@@ -296,22 +297,35 @@ def _of_text(node: str, file: str) -> Given:
         if text.lstrip().startswith("{") and '"format"' in text:
             snapshot = snapshot_from_json(json.loads(text))
             return Given({snapshot.node: snapshot})
-        xml = _system_in(text)
-        if xml or file.endswith(".xml"):
-            empty = Snapshot(node=name, taken_at=0.0, files={}, nvml={"error": NOT_RECORDED})
-            return Given({name: empty}, {name: topology_of_xml(xml or text, name)})
+        xmls = _systems_in(text)
+        if xmls or file.endswith(".xml"):
+            return _of_xmls(xmls or [text], name)
     except (ValueError, RecursionError) as wrong:
         raise InputError(str(wrong), where=file, fix=_FIX) from None
     return Given(read_pasted({name: text}, name))
 
 
-def _system_in(text: str) -> str:
-    """The <system> element of NCCL's topology, closed where the text ends within it; '' if there is none."""
-    start, end = text.find("<system"), text.rfind("</system>")
-    if start >= 0 and end < start and _HAS_DEVICES.search(text, start):
-        text = closed(text[start:])
-        start, end = 0, text.rfind("</system>")
-    return text[start : end + len("</system>")] if 0 <= start < end else ""
+def _of_xmls(xmls: Sequence[str], name: str) -> Given:
+    """Nodes by NCCL's files, the first under the name of what has them."""
+    names = [name, *(f"{name}-{number}" for number in range(2, len(xmls) + 1))]
+    empty = {each: Snapshot(node=each, taken_at=0.0, files={}, nvml={"error": NOT_RECORDED}) for each in names}
+    return Given(empty, {each: topology_of_xml(xml, each) for each, xml in zip(names, xmls, strict=True)})
+
+
+def _systems_in(text: str) -> list[str]:
+    """The <system> elements of NCCL's topologies, closed where the text ends within one, and one whose beginning is
+    not there; [] if there is none."""
+    if "&lt;pci " in text:
+        text = html.unescape(text)
+    whole = _SYSTEM.findall(text)[:_MOST_FILES]
+    start = text.find("<system")
+    if not whole and start >= 0 and _HAS_DEVICES.search(text, start):
+        return [closed(text[start:])]
+    headless = start < 0 and _HAS_DEVICES.search(text)
+    return [beheaded(text)] if headless else whole
+
+
+_SYSTEM = re.compile(r"<system\b.*?</system>", re.DOTALL)
 
 
 def _nothing_in(file: str) -> InputError:

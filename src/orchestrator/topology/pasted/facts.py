@@ -24,7 +24,7 @@ _ESCAPES = re.compile(
 )
 _QUOTED = re.compile(r"\s{0,8}(?:>\s?){1,8}")
 _SPACES = str.maketrans({"\xa0": " ", "\u3000": " ", "\ufeff": "", "\u200b": ""})
-_PROMPT = re.compile(
+PROMPT = re.compile(
     r"(?:\([\w.-]{1,32}\) )?\[?[A-Za-z_][\w.-]{0,31}@(?P<host>[A-Za-z0-9][\w.-]{0,63})"
     r"(?:[: ][^$#%]{0,128})?[$#%](?:\s|$)"
 )
@@ -116,7 +116,7 @@ def lines_of(text: str) -> list[Line]:
     for number, (who, line) in enumerate(whose):
         if match := _naming_a_node(line):
             name = re.sub(r"[^\w.-]", "-", _named(line, match))
-            if match.re is _PROMPT and heading and name not in called.values():
+            if match.re is PROMPT and heading and name not in called.values():
                 called[heading] = name  # the machine of the heading, by its own name
             node, heading = name, name if match.re is _HEADING else ""
         named, words = _without_prefix(line, node) if prefixed else (node, line)
@@ -126,13 +126,13 @@ def lines_of(text: str) -> list[Line]:
 
 def _named(line: str, match: re.Match[str]) -> str:
     """The node of a heading or prompt, or on which a prompt's command runs by ssh."""
-    asked = _SSH.match(line.lstrip()[match.end() :]) if match.re is _PROMPT else None
+    asked = _SSH.match(line.lstrip()[match.end() :]) if match.re is PROMPT else None
     return asked["host"] if asked else match["host"].strip()
 
 
 def _naming_a_node(line: str) -> re.Match[str] | None:
     """A prompt, or a heading of one of the kinds: what follows is of the node that it names."""
-    return _PROMPT.match(line.lstrip()) or first_match((_HEADING, _ANSIBLE, _TITLE), line.strip())
+    return PROMPT.match(line.lstrip()) or first_match((_HEADING, _ANSIBLE, _TITLE), line.strip())
 
 
 def _without_prefix(line: str, node: str) -> tuple[str, str]:
@@ -142,10 +142,23 @@ def _without_prefix(line: str, node: str) -> tuple[str, str]:
 
 
 def _shown(text: str) -> list[str]:
+    text = _unpacked(text) if text.lstrip()[:1] in ("{", "[") and "\\n" in text else text
     plain = [_plain(raw) for raw in text.replace("\r\n", "\n").replace("\r", "\n").split("\n")[:MOST_LINES]]
     if all(line.startswith("|") for line in plain if line.strip()):  # a table, or quoting
         return [line[1:] for line in plain]
     return _without_numbers(plain)
+
+
+def _unpacked(text: str) -> str:
+    """The texts of several lines that a record in JSON holds; the text itself where it is none, or holds none."""
+    held, texts = [_json(text)], list[str]()
+    while held:
+        entry = held.pop()
+        if isinstance(entry, str) and "\n" in entry.strip():
+            texts.append(entry)
+        elif isinstance(entry, (dict, list)):
+            held += [*(entry.values() if isinstance(entry, dict) else entry)][::-1]
+    return "\n".join(texts) or text
 
 
 _NUMBER = re.compile(r"\s{0,8}(?P<number>\d{1,5})(?:[:|.)]?[ \t]{1,2}|$)")

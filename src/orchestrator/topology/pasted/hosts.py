@@ -41,8 +41,10 @@ SLOT_FIELD = re.compile(r"\s{0,16}(?P<field>Type|Current Usage|Bus Address): (?P
 
 NETDEV = re.compile(
     r"\s{0,8}(?:[0-9a-f:.]{7,16} {1,16})?(?P<device>[A-Za-z][\w.@-]{0,63}) {1,16}(?:\([^)]{0,64}\) {1,16})?"
-    r"port {1,8}(?P<port>\d{1,2}) {1,8}==> {1,8}(?P<netdev>\S{1,16}) {1,16}\((?P<state>Up|Down)\).{0,64}"
+    r"(?:\S.{8,160}? fw [\d.]{3,16} {1,4})?port {1,8}(?P<port>\d{1,2}) {1,8}"
+    r"(?:\((?P<port_state>[A-Z]{2,8}) {0,8}\) {1,8})?==> {1,8}(?P<netdev>\S{1,16}) {1,16}\((?P<state>Up|Down)\).{0,64}"
 )
+"""Of ibdev2netdev; with -v it names the card, its firmware and the port's state."""
 
 RDMA_LINK = re.compile(
     r"(?:\d{1,4}/\d{1,4}: |link )(?P<device>[A-Za-z][\w.@-]{0,63})/(?P<port>\d{1,2}):? "
@@ -169,6 +171,9 @@ def netdev(facts: PastedFacts, match: re.Match[str], at: str) -> str:
     """A line of ibdev2netdev: which interface is which RDMA port's."""
     name = f"{match['device']}:{match['port']}"
     facts.also.setdefault("netdevs", {})[name] = [match["netdev"], match["state"].lower()]
+    if match["port_state"]:
+        at_port = f"/sys/class/infiniband/{match['device']}/ports/{match['port']}"
+        facts.files[f"{at_port}/state"] = match["port_state"]
     return at
 
 

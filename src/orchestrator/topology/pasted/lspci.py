@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from orchestrator.model.per_node import collected
 from orchestrator.model.topology import Area
-from orchestrator.topology.pasted.facts import Line, PastedFacts
+from orchestrator.topology.pasted.facts import PROMPT, Line, PastedFacts
 from orchestrator.topology.pci import GUEST_VENDORS, device_called, known_part, sort_key
 
 TREE, FULL, LIST, LINKS = "lspci -tv", "lspci -vvv", "lspci", "lspci -vvv | grep Lnk"
@@ -31,6 +32,7 @@ _VENDORS = {
     "VMware": 0x15AD, "Microsoft Corporation Hyper-V": 0x1414, "XenSource": 0x5853, "Amazon.com": 0x1D0F,
 }  # fmt: skip
 _NVIDIA = _VENDORS["NVIDIA"]
+_OTHERS_CLASSES = ("0x1200", "0x0302", "0x0380")
 _IDS = re.compile(r"\[([0-9a-f]{4}):([0-9a-f]{4})\]")
 _LINK = re.compile(
     r".{0,64}?\bLnk(?P<what>Cap|Sta):\s.{0,40}?Speed (?P<speed>[0-9.]{1,5})GT/s.{0,24}?, Width x(?P<width>[0-9]{1,2})"
@@ -57,7 +59,8 @@ _FILES = {"max_link_speed", "max_link_width", "current_link_speed", "current_lin
 _GENERATIONS = {"2.5GT/s": 1, "5GT/s": 2, "8GT/s": 3, "16GT/s": 4, "32GT/s": 5, "64GT/s": 6}
 _AREAS = {"numa_node": Area.NUMA, "max_link_width": Area.LINKS}
 _MOST = 4096
-_ROOT = re.compile(r"\s{0,8}-(?:\[|\+-\[)")
+_ROOT = re.compile(r"\s{0,8}(?:-(?:\[|\+-\[)|[+\\]-\[[0-9a-f]{4,8}:[0-9a-f]{2}\])")
+"""A root bus. Where the first lines of a tree were cut off, it begins again at the next one."""
 _PARTS = re.compile(
     r"(?P<bus>\[(?:(?P<domain>[0-9a-f]{4,8}):)?(?P<number>[0-9a-f]{2})(?:-(?P<last>[0-9a-f]{2}))?\])|(?P<fork>[+\\](?=-))"
     r"|(?P<function>(?<=-)[0-9a-f]{2}\.[0-7](?=[\s-]|$))"
@@ -109,6 +112,11 @@ class _Function:
         return self.kind[:6] in ("0x0302", "0x0300") and self.ids[0] == _NVIDIA
 
     @property
+    def is_of_another_maker(self) -> bool:
+        """An accelerator, or a display controller without a display, that is not NVIDIA's."""
+        return self.kind[:6] in _OTHERS_CLASSES and self.ids[0] != _NVIDIA
+
+    @property
     def width(self) -> tuple[int, int]:
         """(now, most) lanes, 0 where the text does not say."""
         now, most = (int(self.details.get(f"{which}_link_width", 0)) for which in ("current", "max"))
@@ -129,16 +137,31 @@ _Functions = dict[str, _Function]
 def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     """Every tree of one node's lines; of what has no bridges, and of a tree that lost its indentation, no place is
     known."""
-    trees = [*filter(None, _trees(lines))]
+    trees, lists = [tree for tree in _trees(lines) if tree.functions], [*filter(None, _lists(lines))]
     if not trees and (leaves := _leaves(lines)):
         yield from _facts(LIST, leaves, set())
-    lists = [*filter(None, _lists(lines))]
     if not trees and not lists:
         yield from _links_alone(lines)
-    for functions in trees:
-        yield from _facts(TREE, functions, {function.bus for function in functions.values()})
-    for functions in lists:
-        yield from _listed(functions)
+    apart = [own for own in lists if not any(_tell_more(tree.functions, own) for tree in trees)]
+    yield from chain.from_iterable(map(_drawn, trees))
+    yield from chain.from_iterable(map(_listed, apart))
+
+
+def _drawn(tree: _Tree) -> Iterator[PastedFacts]:
+    roots = {function.bus for function in tree.functions.values()}
+    return _facts(TREE, tree.functions, roots, is_cut=tree.is_cut)
+
+
+def _tell_more(tree: _Functions, own: _Functions) -> bool:
+    """Whether a list is of functions that a tree has: then it has their names and links. `lspci -t` has no names."""
+    known = [(tree.get(address), function.words) for address, function in own.items()]
+    if not all(drawn is not None and words.startswith(drawn.words) for drawn, words in known):
+        return False
+    for address, function in own.items():
+        drawn = tree[address]
+        drawn.words, drawn.code = function.words, drawn.code or function.code
+        drawn.details |= function.details
+    return True
 
 
 def _listed(functions: _Functions) -> Iterator[PastedFacts]:
@@ -191,29 +214,58 @@ def _lists(lines: Sequence[Line]) -> Iterator[_Functions]:
                 functions = {}
             code = match["code"] or _CODES.get(match["kind"], "")
             current = functions[address] = _Function(line, address, match["words"], code)
-        elif current is not None and (after[:1].isspace() or not after or _FUNCTION.match(after)):  # else it is wrapped
+        elif current is not None and _begins_anew(after):  # else it is wrapped
             current.learn(line.text)
     yield functions
 
 
-def _trees(lines: Sequence[Line]) -> Iterator[_Functions]:
+def _begins_anew(line: str) -> bool:
+    """Whether a line is not the rest of the one above it, as a forum wraps it."""
+    return not line[:1].isalnum() or bool(_FUNCTION.match(line) or PROMPT.match(line))
+
+
+@dataclass
+class _Tree:
+    """What was drawn, with the forks that are not at their last branch yet, by column: in the whole of a tree there is
+    none left at its end."""
+
+    functions: _Functions = field(default_factory=dict)
+    forks: dict[int, str] = field(default_factory=dict)
+    left: set[int] = field(default_factory=set)
+    begun: bool = True
+
+    def note_forks(self, text: str) -> None:
+        """Those of a line that go on, and those that end at it."""
+        for part in _PARTS.finditer(text):
+            if part["fork"] == "+":
+                self.left.add(part.start())
+            elif part["fork"]:
+                self.left.discard(part.start())
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether its beginning or its end is not in the text, or a last branch."""
+        return not self.begun or bool(self.left)
+
+
+def _trees(lines: Sequence[Line]) -> Iterator[_Tree]:
     """`lspci -t`: a fork's column tells which bus a line goes on with."""
-    functions: _Functions = {}
-    forks: dict[int, str] = {}
-    inside = False
+    tree, inside = _Tree(), False
     for line in lines:
         if inside and line.text.strip() and not line.text.lstrip(" |").startswith(("+-", "\\-", "-[")):
-            yield functions
-            functions, forks, inside = {}, {}, False
-        inside = inside or bool(_ROOT.match(line.text))
-        if inside and (len(functions) >= _MOST or not _branch(line, forks, functions)):
-            functions, forks, inside = {}, {}, False
-    yield functions
+            yield tree
+            tree, inside = _Tree(), False
+        if not inside and _ROOT.match(line.text):
+            tree, inside = _Tree(begun=line.text.lstrip().startswith("-")), True
+        if inside and (len(tree.functions) >= _MOST or not _branch(line, tree)):
+            tree, inside = _Tree(), False
+    yield tree
 
 
-def _branch(line: Line, forks: dict[int, str], functions: _Functions) -> bool:
+def _branch(line: Line, tree: _Tree) -> bool:
     """One line of the tree: every function on it; whether all had a place."""
-    text = line.text.expandtabs()
+    text, forks, functions = line.text.expandtabs(), tree.forks, tree.functions
+    tree.note_forks(text)
     bus = ""
     last: _Function | None = None
     for part in _PARTS.finditer(text):
@@ -283,25 +335,26 @@ def _has_all_buses(bridge: _Function, own: Sequence[_Function], form: str) -> bo
     )
 
 
-def _facts(form: str, functions: _Functions, roots: set[str]) -> Iterator[PastedFacts]:
+def _facts(form: str, functions: _Functions, roots: set[str], *, is_cut: bool = False) -> Iterator[PastedFacts]:
     first = next(iter(functions.values())).line
     facts = PastedFacts(form, first.number, first.node)
     keys = _keys(functions, roots) if form != LIST else {}
     for address, key in keys.items():
         _tell(facts, key, functions[address])
     alone = [function for address, function in functions.items() if address not in keys]
-    facts.also = {
-        **_beside_the_tree(form, functions.values(), alone),
-        "whole": form != LIST and _is_whole(form, functions),
-    }
+    whole = not is_cut and form != LIST and _is_whole(form, functions)
+    facts.also = {**_beside_the_tree(form, functions.values(), alone), "whole": whole}
     facts.gpus = _gpus(functions.values())
-    names = {path.rpartition("/")[2] for path in facts.files}
-    facts.areas = {area for name, area in _AREAS.items() if name in names}
+    facts.areas = _areas(facts)
     if len(keys) == len(functions) and _tells_all(functions.values(), has_gpus=bool(facts.gpus)):
         facts.areas.add(Area.PCI)
-    listed = (facts.also.get("cards"), facts.also.get("switches"))
-    if any((keys, facts.gpus, facts.also["guest"], *listed)):
+    if keys or facts.gpus or any(map(facts.also.get, ("guest", "cards", "switches", "others", "acs"))):
         yield facts
+
+
+def _areas(facts: PastedFacts) -> set[Area]:
+    names = {path.rpartition("/")[2] for path in facts.files}
+    return {area for name, area in _AREAS.items() if name in names}
 
 
 def _gpus(functions: Collection[_Function]) -> list[dict[str, Any]]:
@@ -334,13 +387,21 @@ def _beside_the_tree(form: str, functions: Collection[_Function], alone: Collect
     alone: those of which no place is known
     """
     also: dict[str, Any] = {"guest": any(map(_is_made_up, functions))}
-    also["narrow_cards"] = [narrow for function in alone if (narrow := _narrow(function))]
+    also["narrow_cards"] = [*filter(None, map(_narrow, alone))]
+    also |= _acs_of(alone)
     listed = functions if form == TREE else alone
     also["cards"] = [_card(function) for function in listed if _is_a_card(function)]
     if form == LIST:
         also["switches"] = [function.words for function in functions if _SWITCH.search(function.words)]
     also["drivers"] = _other_drivers(functions)
+    also["others"] = [function.words for function in functions if function.is_of_another_maker]
     return also
+
+
+def _acs_of(alone: Collection[_Function]) -> dict[str, list[int]]:
+    """How many tell of ACS, and how many of them redirect."""
+    controls = [function.details["acs"] for function in alone if "acs" in function.details]
+    return {"acs": [len(controls), sum(map(bool, map(_REDIRECTS.search, controls)))]} if controls else {}
 
 
 def _other_drivers(functions: Collection[_Function]) -> dict[str, list[str]]:
@@ -351,6 +412,7 @@ def _other_drivers(functions: Collection[_Function]) -> dict[str, list[str]]:
     return {driver: [*addresses] for driver, addresses in drivers.items() if driver not in ("", "nvidia")}
 
 
+_REDIRECTS = re.compile(r"(?:ReqRedir|CmpltRedir|UpstreamFwd)\+")
 _NETWORK = ("0x0200", "0x0207")
 
 

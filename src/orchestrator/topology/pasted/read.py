@@ -17,7 +17,7 @@ from orchestrator.model.snapshot import NOT_RECORDED, Snapshot
 from orchestrator.model.topology import Area
 from orchestrator.model.words import counted
 from orchestrator.topology.nccl_devices import opened
-from orchestrator.topology.pasted import lists, lspci, measured, tools
+from orchestrator.topology.pasted import lists, lspci, measured, tools, xml_piece
 from orchestrator.topology.pasted.facts import Line, PastedFacts, lines_of
 from orchestrator.topology.pci import XML_ROOT, normal_address, sort_key
 from orchestrator.topology.stated import PASTED
@@ -53,7 +53,7 @@ def read_pasted(texts: Mapping[str, str], home: str) -> dict[str, Snapshot]:
         lines = lines_of(text)
         parts = [*_logged(lines)]
         for own in collected((line.node, line) for line in lines).values():  # pdsh mixes those of several
-            parts += (*tools.read(own), *lspci.read(own))
+            parts += (*tools.read(own), *lspci.read(own), *xml_piece.read(own))
         _put_together(file, sorted(parts, key=lambda part: part.line), machines)
     taken: dict[str, Snapshot] = {}
     for machine in machines:
@@ -95,12 +95,21 @@ def _snapshot(name: str, parts: Sequence[PastedFacts]) -> Snapshot:
             whole.driver = whole.driver or part.driver
             for gpu in part.gpus:
                 gpus.setdefault(gpu["index"], {}).update(gpu)
-    whole.also["nameless"] = _still_nameless(whole.also.get("nameless", []), [*gpus.values()])
+    pieces = [*whole.also.get("nameless", []), *_links_of_others(others)]
+    whole.also["nameless"] = _still_nameless(pieces, [*gpus.values()])
     forms = [f"{part.form}{_LEFT_OUT}" if part in others else part.form for part in parts]
     provenance = {"forms": forms, "areas": sorted(area.name for area in whole.areas), **whole.also}
     nvml = {"error": NOT_RECORDED, "devices": [gpus[index] for index in sorted(gpus)], "driver": whole.driver}
     host = {"hostname": name, **whole.host, PASTED: provenance}
     return Snapshot(node=name, taken_at=0.0, files=whole.files, links=whole.links, nvml=nvml, host=host)
+
+
+def _links_of_others(others: Sequence[PastedFacts]) -> list[dict[str, Any]]:
+    """What of a part that is left out is true whichever GPU it is."""
+    gpus = (gpu for part in others for gpu in part.gpus)
+    return [
+        {"pci_bus_id": gpu["pci_bus_id"], "link": gpu["link"]} for gpu in gpus if gpu.keys() >= {"link", "pci_bus_id"}
+    ]
 
 
 def _still_nameless(pieces: Sequence[dict[str, Any]], gpus: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -20,9 +20,9 @@ ATTACHED = re.compile(r"Attached GPUs {2,64}: (\d{1,3})\s*")
 FIELD = re.compile(r"\s*([A-Z][\w .-]{1,40}?)\s+: (.{1,96})")
 SECTION = re.compile(r"\s*(\S.*)")
 PART = re.compile(
-    r"\s{0,16}(Clocks (?:Throttle|Event) Reasons|Remapped Rows|Retired Pages|ECC Errors|Ecc Mode|ECC Mode|GPU Link Info"
-    r"|PCIe Generation|Link Width|BAR1 Memory Usage|FB Memory Usage|Fabric|GPU Power Readings|Power Readings"
-    r"|vGPU Software Licensed Product)\s*"
+    r"\s{4,16}(PCI)\s*|\s{0,16}(Clocks (?:Throttle|Event) Reasons|Remapped Rows|Retired Pages|ECC Errors|Ecc Mode"
+    r"|ECC Mode|GPU Link Info|PCIe Generation|Link Width|BAR1 Memory Usage|FB Memory Usage|Fabric|GPU Power Readings"
+    r"|Power Readings|vGPU Software Licensed Product)\s*"
 )
 """What begins a piece of `nvidia-smi -q` that grep or a reader cut out, without the GPU that it is about."""
 TABLE = re.compile(
@@ -35,6 +35,12 @@ LISTED = re.compile(
     r".{0,32}?\bGPU (?P<indices>(?:\d{1,3}, ?){0,63}\d{1,3}): (?P<name>(?:NVIDIA|Tesla|Quadro|GeForce)[\w .-]{2,60}?)"
     r"(?: \(UUID: (?:(?P<uuid>GPU-[0-9a-f-]{36})|[^)]{0,48})\))?\s*"
 )
+INFORMATION = re.compile(r"Model:\s+(?P<name>(?:NVIDIA|Tesla|Quadro|GeForce)[\w .-]{2,60}?)\s*")
+INFORMATION_MORE = re.compile(
+    rf"(?:Bus Location:\s+(?P<pci_bus_id>{_FUNCTION})|GPU UUID:\s+(?P<uuid>GPU-[0-9a-f-]{{36}})"
+    rf"|GPU Firmware:\s+(?P<driver>{_VERSION}))\s*"
+)
+"""Of /proc/driver/nvidia/gpus/*/information; a GPU that nobody has opened since the boot has no UUID there yet."""
 GPUSTAT = re.compile(
     r"\[(?P<indices>\d{1,3})\] (?P<name>(?:NVIDIA|Tesla|Quadro|GeForce)[\w .-]{2,60}?) {1,8}\| {0,4}\d{1,3}[^|]{1,16}"
     r"\| {0,8}(?P<used>\d{1,7}) / (?P<total>\d{1,7}) (?:MB|MiB) \|.{0,400}"
@@ -51,7 +57,12 @@ PROCESS = re.compile(
     r"\|?\s{1,4}(?P<index>\d{1,3})\s+(?:(?:N/A|\d{1,3})\s+){0,2}(?P<pid>\d{1,8})\s+C(?:\+G)?\s+\S.{0,80}?\s"
     r"(?P<used>\d{1,7})MiB \|"
 )
-NVLINK = re.compile(r"\s{1,16}Link (?P<link>\d{1,2}): (?P<state><inactive>|\d{1,4}(?:\.\d{1,3})? GB/s)\s*")
+NVLINK = re.compile(
+    r"\s{1,16}Link (?P<link>\d{1,2}): (?:(?P<state><inactive>|\d{1,4}(?:\.\d{1,3})? GB/s)"
+    rf"|Remote Device (?P<remote>{_FUNCTION}): Link \d{{1,2}})\s*",
+    re.IGNORECASE,
+)
+"""Of `nvlink -s` and -R."""
 
 _LEAF = re.compile(r"\s*<(?P<tag>\w{2,64})>(?P<value>[^<>]{0,96})</(?P=tag)>\s*")
 _OPENED = re.compile(r"\s*<(?:gpu id=\"(?P<gpu>[0-9A-Fa-f:.]{7,20})\"|(?P<tag>\w{2,64}))>\s*")
@@ -131,6 +142,17 @@ def listed(facts: PastedFacts, match: re.Match[str], section: str) -> str:
     return section
 
 
+def informed(facts: PastedFacts, match: re.Match[str], at: str) -> str:
+    """A line of /proc/driver/nvidia/gpus/*/information: in order of their addresses."""
+    fields = {name: word for name, word in match.groupdict().items() if word}
+    facts.driver = facts.driver or fields.pop("driver", "")
+    if match.re is INFORMATION:
+        facts.gpus.append({"index": len(facts.gpus), **fields})
+    else:
+        facts.gpus[-1].update(fields)
+    return at
+
+
 def _row(facts: PastedFacts, match: re.Match[str]) -> None:
     fields: dict[str, Any] = {name: word.strip() for name, word in match.groupdict("").items() if word}
     indices = fields.pop("indices", str(len(facts.gpus))).split(",")
@@ -146,8 +168,9 @@ def _row(facts: PastedFacts, match: re.Match[str]) -> None:
 def _below_a_row(facts: PastedFacts, match: re.Match[str]) -> None:
     gpu = facts.gpus[-1]
     if match.re is NVLINK:
-        states: dict[str, dict[str, str]] = facts.also.setdefault("nvlink_states", {})
-        states.setdefault(str(gpu["index"]), {})[match["link"]] = match["state"].strip("<>")
+        kind, word = ("nvlink_ends", match["remote"]) if match["remote"] else ("nvlink_states", match["state"])
+        told: dict[str, dict[str, str]] = facts.also.setdefault(kind, {})
+        told.setdefault(str(gpu["index"]), {})[match["link"]] = word.strip("<>")
     elif match.re is not MEMORY:
         hosts.divided_gpu(facts, match)
     elif "memory" not in gpu:
@@ -174,7 +197,7 @@ def queried(facts: PastedFacts, match: re.Match[str], section: str) -> str:
     elif match.re is GPU:
         return listed(facts, match, "")
     elif match.re in (PART, SECTION):
-        return _section(facts, match[1].strip(), section, alone=match.re is PART)
+        return _section(facts, match[match.lastindex or 0].strip(), section, alone=match.re is PART)
     elif (gpu := _about(facts)) is not None:
         _field(facts, gpu, section, match[1], match[2].strip())
     return section
@@ -318,6 +341,7 @@ _BY_SECTION: dict[str, Callable[[_Gpu, str, str], None]] = {
 _BY_NAME: dict[str, Callable[[_Gpu, str, str], None]] = {
     "Product Name": _text("name"),
     "GPU UUID": _text("uuid"),
+    "Bus Id": _text("pci_bus_id"),
     "Performance State": _text("state"),
     "Persistence Mode": _choice("persistence", _ON),
     "Compute Mode": _choice("compute_mode", _MODES),

@@ -287,6 +287,7 @@ _TOOLS: tuple[tuple[str, tuple[Area, ...], _Patterns, _Patterns, _Take], ...] = 
     ("ibv_devices", (), (hosts.DEVICES_HEAD, hosts.NO_DEVICES), (hosts.DEVICES_ROW,), hosts.devices),
     ("simpleP2P", (), (lists.SIMPLE_P2P,), (), lists.simple_p2p),
     ("nvidia-smi --query-gpu", (), (lists.QUERY_HEAD, lists.QUERY_BARE), (lists.QUERY_ROW,), lists.queried),
+    ("/proc/driver/nvidia/gpus", (), (smi.INFORMATION,), (smi.INFORMATION_MORE,), smi.informed),
     ("nvidia-smi's MIG devices", (), (hosts.MIG_DEVICE,), (), hosts.mig_devices),
     ("a list of GPUs", (), (smi.LISTED, smi.GPUSTAT), (smi.ANY_DRIVER, smi.NVLINK, hosts.MIG_LISTED), smi.listed),
 )
