@@ -11,8 +11,12 @@ from __future__ import annotations
 from orchestrator.protocol.staging import CausePattern
 from orchestrator.protocol.xids import XIDS
 
-_COMPLETION = r"Got completion (?:from peer (?P<peer>\S{1,128}) )?with (?:error|status)[ =]{1,4}(?:\w{1,40}\()?"
-"""NCCL src/transport/net_ib: a number up to 2.27, from 2.28 on its name with the number in brackets (ibv_wc_status)."""
+_COMPLETION = (
+    r"(?:(?:Got completion (?:from peer (?P<peer>\S{1,128}) )?with (?:error|status)[ =]{1,4}(?:\w{1,40}\()?)"
+    r"|\bstatus=IBV_WC_\w{1,40}\()"
+)
+"""NCCL src/transport/net_ib: a number up to 2.27, from 2.28 on its name with the number in brackets (ibv_wc_status),
+which tells enough where a line's beginning was cut off."""
 _CARD = r"\b(?:.{0,400}\bhca (?P<own>\S{1,64}))?"
 _NO_WAY = (
     r"(?:No route to host|Connection timed out|Network is unreachable|Host is down|Software caused connection abort)"
@@ -26,7 +30,7 @@ _TAKES_MEMORY = (
     r"|shmat|ftruncate|io_setup|thread stack)\b"
 )
 """Calls that ask the kernel for main memory."""
-_THREAD_REFUSED = r"\bpthread_create\b.{0,64}Operation not permitted"
+_THREAD_REFUSED = r"(?:\bpthread_create\b|failed to spawn thread\b).{0,64}Operation not permitted"
 _TOOL = r"(?:ninja|nvcc|cicc|ptxas|cuobjdump|gcc|g\+\+|cc|c\+\+|clang|clang\+\+)"
 _GPU_FAULT = (
     r"(?:an illegal memory access|an illegal instruction|misaligned address|unspecified launch failure"
@@ -391,7 +395,7 @@ COMMON = (
     ),
     CausePattern(
         id="GPU-DRIVER",
-        pattern=r"[Dd]river/library version mismatch|NVRM: API mismatch|NVML/RM version mismatch",
+        pattern=r"[Dd]river ?/ ?library version mismatch|NVRM: API mismatch|NVML/RM version mismatch",
         text="the NVIDIA driver's kernel module and its libraries have different versions: the libraries were upgraded,"
         " and the older module is still loaded",
         fix="reboot the node, or reload the module that belongs to the installed driver",
@@ -721,6 +725,8 @@ COMMON = (
         pattern=rf"[Cc]onnect(?: to)? (?P<peer>{_LOCAL_ONLY}\S{{0,128}}) ?(?:failed|returned|[A-Z])"
         rf"|remote=(?P<peer_of_gloo>{_LOCAL_ONLY}\S{{0,128}})"
         rf"|[Cc]onnect to (?P<peer_of_docker>{_BRIDGE}\S{{0,16}}) (?:failed ?: |returned (?:\d{{1,4}}\()?){_NO_WAY}"
+        r"|[Cc]onnect to (?P<peer_of_bridge>172\.(?:1[7-9]|2\d|3[01])\.0\.1<\S{0,8}) (?:failed ?: |returned"
+        r" (?:\d{1,4}\()?)Connection refused"
         r"|Gloo connectFullMesh failed\b.{0,256}(?:\] no error|remote=\[127\.)",
         text="NCCL or Gloo took an interface whose address leads to no other node",
         fix="set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to the interface that the nodes reach each other by"
@@ -867,15 +873,17 @@ COMMON = (
     ),
     CausePattern(
         id="NCCL-GRAPH-FILE",
-        pattern=r"NCCL WARN XML (?:Import Channel : dev \S{1,32} not found|Graph has wrong version)",
-        text="NCCL_GRAPH_FILE names a graph of another machine: its GPUs or cards are not those of this one",
+        pattern=r"NCCL WARN (?:XML (?:Import Channel : dev \S{1,32} not found|Graph has wrong version)"
+        r"|Could not open XML graph file (?P<own>\S{1,200}))",
+        text="NCCL_GRAPH_FILE names a graph of another machine, whose GPUs or cards this one does not have, or a file"
+        " that is not there",
         fix="unset NCCL_GRAPH_FILE: in the environment, l40s_env, /etc/nccl.conf and ~/.nccl.conf (nccl issue 1240)",
     ),
     CausePattern(
         id="NCCL-TOPO-FILE",
-        pattern=r"graph/xml\.\w{1,2}:\d{1,6} NCCL WARN (?:Attribute \S{1,32} of node \S{1,32} not found|XML Parse"
-        r"|XML Topology has wrong version)",
-        text="the topology that NCCL_TOPO_FILE names, or that a network plugin brings, is incomplete",
+        pattern=r"NCCL WARN (?:Attribute \S{1,32} of node \S{1,32} not found|XML Parse"
+        r"|XML Topology has wrong version|Could not open XML topology file (?P<own>\S{1,200}))",
+        text="the topology that NCCL_TOPO_FILE names, or that a network plugin brings, is incomplete or not there",
         fix="unset NCCL_TOPO_FILE: in the environment, l40s_env, /etc/nccl.conf and ~/.nccl.conf; of a plugin take the"
         " newest release (nccl issue 1726)",
     ),
@@ -964,6 +972,15 @@ COMMON = (
         r"|</?torch_\w{1,64}>.{0,64}No space left|No space left on device:? '?/?(?:psm_|dev/shm/)"
         r"|insufficient shared memory \(shm\)|shmget.{0,256}failed|workers are out of shared memory",
         text="shared memory (/dev/shm) on this node is too small or full",
+        fix="enlarge /dev/shm (`mount -o remount,size=16G /dev/shm`; in a container --shm-size or --ipc=host), or"
+        " delete leftover files in it",
+    ),
+    CausePattern(  # CPython, multiprocessing/shared_memory.py
+        id="SHM-TOO-SMALL",
+        pattern=r"OSError: \[Errno 28\] No space left on device\s{0,8}$",
+        after=r"/multiprocessing/(?:shared_memory|heap)\.py\"|_posixshmem\.|shared_memory\.SharedMemory\(",
+        text="shared memory (/dev/shm) on this node is too small or full: a queue between the engine's processes did"
+        " not fit",
         fix="enlarge /dev/shm (`mount -o remount,size=16G /dev/shm`; in a container --shm-size or --ipc=host), or"
         " delete leftover files in it",
     ),
@@ -1088,7 +1105,8 @@ COMMON = (
     CausePattern(
         id="PROCESS-LIMIT",
         pattern=r"can't start new thread"
-        r"|\b(?:pthread_create|std::thread|fork: retry|[Tt]hread\b).{0,64}: Resource temporarily unavailable",
+        r"|\b(?:pthread_create|std::thread|fork: retry|[Tt]hread\b).{0,64}: Resource temporarily unavailable"
+        r"|failed to spawn thread\b.{0,64}Resource temporarily unavailable",
         text="the engine may not start more threads: its limit of processes (ulimit -u, pids.max of its cgroup) is"
         " reached",
         fix="raise nproc, TasksMax of its systemd unit, or --pids-limit of its container; look for left processes with"
@@ -1199,7 +1217,7 @@ COMMON = (
         fix="compare how far the other nodes' logs came; read the weights from a faster disk or the page cache, or give"
         " them longer: --dist-timeout (sglang issues 3360, 3784)",
         secondary=True,
-        after=r"Load weight end\b|Loading weights took ",
+        after=r"Load weight end\b|Loading weights took |\bcheckpoint shards: ",
         unless=r"KV Cache is allocated|Memory pool end|max_total_num_tokens|KV cache (?:memory|size)|Captur(?:e|ing) ",
     ),
     CausePattern(

@@ -44,7 +44,7 @@ POINTERS = (
     r"|Worker failed with error '|[Ee]ngine (?:core initialization|process) failed|check the stack trace above"
     r"|\bCalledProcessError\b|\bRayTaskError\b|\b(?:Ray)?ActorDiedError\b|\bRayActorError\b|\bWorkerCrashedError\b"
     r"|\bNodeDiedError\b|\bLocalRayletDiedError\b|\bRendezvousClosedError\b"
-    r"|^(?:SystemExit|KeyboardInterrupt|asyncio\.\w{0,32}\.?CancelledError)\b"
+    r"|^(?:SystemExit|KeyboardInterrupt|asyncio\.\w{0,32}\.?CancelledError)\b|^EOFError(?::?\s{0,8}$| \()"
 )
 """Of exceptions that only tell that another one, which was told before, ended a process."""
 
@@ -420,7 +420,9 @@ RAISED = (
     ),
     CausePattern(
         id="QUANTISATION-UNSUPPORTED",
-        pattern=r"(?:[Qq]uanti[sz]|\b(?:awq|gptq|fp8|nvfp4|mxfp4|marlin|bitsandbytes|gguf|AWQ|GPTQ|FP8|NVFP4|MXFP4"
+        pattern=r"^AttributeError: '\w{1,64}' object has no attribute '(?:w13_|w2_)?"
+        r"(?:weight_(?:scale|zero_point|packed)|input_scale|q(?:weight|zeros)|scales\b)|\bquant method must be one of"
+        r"|(?:[Qq]uanti[sz]|\b(?:awq|gptq|fp8|nvfp4|mxfp4|marlin|bitsandbytes|gguf|AWQ|GPTQ|FP8|NVFP4|MXFP4"
         r"|GGUF)\b)"
         rf"[^\n]{{0,128}}(?:{_NOT}|does not match|[Uu]nknown|[Ii]nvalid|not found)"
         r"|(?:[Nn]ot supported|[Uu]nsupported|[Uu]nknown|[Ii]nvalid)[^\n]{0,64}[Qq]uanti[sz]"

@@ -21,7 +21,11 @@ _CHAINED = ("During handling of the above exception", "The above exception was t
 UNRAISED = "Exception ignored in"
 """Python's words for what a destructor or a callback raised: it ends nothing (sys.unraisablehook)."""
 _FRAME = re.compile(r'^\s{1,16}File "([^"]{1,512})", line (\d{1,7})')
-_RAISED = re.compile(r"^[A-Za-z_][\w.]{0,200}(?:: |:?$)")
+_RAISED = re.compile(
+    r"^(?=_{0,2}[A-Z]|\w{1,64}\.\w|\w{1,64}(?:Error|Exception))"
+    r"(?!(?:[A-Z]{4,8}|Killed|Terminated|Aborted|Stopped)\b)[A-Za-z_][\w.]{0,200}(?:: |:?$)"
+)
+"""An exception's class; not a logger's level, a shell's word for an end, or a program's name (`srun: `)."""
 ASSERTS = re.compile(r"^\s{1,16}(assert \S.{0,200})")
 """The line of code of an assertion, below its frame."""
 _THROWN = re.compile(r"^ {1,4}what\(\): {1,4}(?=\S)")
@@ -86,7 +90,7 @@ class Tracebacks:
         if line.startswith(_CHAINED):
             self._chained = True
             return self._owner
-        self._chained = False
+        self._chained = self._chained and not line.strip()  # a line is empty between the two
         if thrown := _THROWN.match(line):
             self.raised = RankException(tp_rank, line[thrown.end() :], "", now)
             return tp_rank
@@ -294,6 +298,11 @@ class LogWatch:
         """If ranks mark their lines, an exception of the launcher does not explain a rank's death."""
         launchers = suspicion.raised and suspicion.tp_rank is None
         return not launchers or tp_rank is None or not any(owner is not None for owner, _ in self._recent)
+
+    @property
+    def seen(self) -> int:
+        """How many suspicions it keeps."""
+        return len(self._suspicions)
 
     def suspicions(self, since: float, until: float = math.inf) -> list[Suspicion]:
         """All that were seen between two times, in order."""

@@ -47,6 +47,12 @@ _NUMBERED = re.compile(
 (NVRM)."""
 _PREFIXED_PART = 0.9
 _ESCAPE_MARKS = ("\x1b", "\u241b", "^[[")
+_COLOUR_ENDS = "[0m"
+"""Where a page dropped the escapes themselves, a colour's end is left of them."""
+_REPEATED = re.compile(r" ?\[repeated \d{1,9}x across cluster\].{0,300}")
+"""What Ray puts behind a line that other workers wrote too."""
+_LINKED = re.compile(r"\[([^\]\s]{1,128})\]\(https?://[^)\s]{1,256}\)")
+"""Names and addresses that a page made links of."""
 _ENTITIES = ("&lt;", "&gt;", "&quot;", "&#39;", "&#x27;")
 _LOOKED_AT = 512
 """Lines of a log, evenly, that tell whether each of them has a name before it."""
@@ -58,13 +64,13 @@ _PREFIX = re.compile(
     r"(?:(?P<unit_of>[\w.-]{1,64}) [\w@./-]{1,64}(?:\[\d{1,9}\]: | \d{1,9} - - ))?"  # journalctl -o short-iso
     r"|[A-Z][a-z]{2} {1,2}(?:\d{1,2}|\d{4}-\d\d-\d\d) [\d:.]{8,15} (?:[A-Z]{3,4} )?"
     r"(?P<host>[\w.-]{1,128}) [\w@./-]{1,128}(?:\[\d{1,9}\])?: "  # journalctl
-    r"|\[\d{1,4}(?:,\d{1,6})?\]<std(?:out|err)>: ?"  # mpirun --tag-output, horovodrun
+    r"|(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4})?\[\d{1,4}(?:,\d{1,6})?\]<std(?:out|err)>: ?"  # mpirun
     r"|\[(?:rank|default)\d{1,6}\]: ?"  # torch, torchrun
     r"| {0,6}\d{1,5}: "  # srun --label
     r"|\([\w .=,-]{1,64}\bpid=\d{1,9}(?:, ip=(?P<ip>[\w.:]{1,64}))?\)(?:\x1b\[[\d;]{0,8}m)? "  # vLLM, ray
     r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d [\d:.]{8,15} \[?[\w/.:]{1,64}\] "  # vLLM's logger
     r"|\d{4}-\d\d-\d\d [\d:.,]{8,15} \| [A-Z]{4,8} {1,4}\| [\w.:/-]{1,64} \|(?: |$)"  # FastChat
-    r"|\d{4}-\d\d-\d\d [\d:.,]{8,15}(?:\t| (?:\||- [\w.]{1,64} - [A-Z]{4,8} -) )"  # Loki; Docker Desktop; a parent's
+    r"|\d{4}-\d\d-\d\d [\d:.,]{8,15}(?:\t| (?:(?:\||- [\w.]{1,64} - [A-Z]{4,8} -) )?)"  # Loki; Docker Desktop; others
     r"|\[\d{4}-\d\d-\d\d [\d:.,]{8,15}\] \[[A-Z]{4,8}\] "  # a parent's logging
     r"|[A-Z]{4,8} \d{4}-\d\d-\d\dT[\d:.]{8,20}Z \[resource\.[^\]]{1,128}\] "  # Google's
     r")"
@@ -249,10 +255,16 @@ def name_before(lines: Sequence[str]) -> re.Pattern[str] | None:
 
 
 def undressed(text: str) -> str:
-    """A log without colours, and with a page's entities (&lt;) as the characters that they stand for."""
+    """A log without colours and Ray's count of a line, a page's entities (&lt;) as the characters that they are."""
     for mark in _ESCAPE_MARKS:
         if mark in text:
             text = "\n".join(_ESCAPES.sub("", line) if mark in line else line for line in text.split("\n"))
+    if _COLOUR_ENDS in text:
+        text = "\n".join(_ESCAPES.sub("", line) if "m" in line else line for line in text.split("\n"))
+    if "](http" in text:
+        text = _LINKED.sub(r"\1", text)
+    if "x across cluster]" in text:
+        text = _REPEATED.sub("", text)
     return html.unescape(text) if any(entity in text for entity in _ENTITIES) else text
 
 

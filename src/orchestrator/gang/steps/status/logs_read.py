@@ -34,7 +34,7 @@ from orchestrator.topology.pasted.facts import name_before, undressed, without_p
 _NCCL_HOST = re.compile(r"(?:^|[\s\"]|\[0?m)(?P<host>[A-Za-z0-9][\w.-]{0,127}):\d{1,10}:\d{1,10} \[-?\d{1,4}\] ")
 _VLLM = re.compile(
     r"vLLM API server version v?(\S{1,32})|Initializing a V\d LLM engine \(v([^\s)]{1,32})\)|\bvllm/"
-    r"|\bEngineCore_|multiproc_executor"
+    r"|\bEngineCore_|multiproc_executor|\((?:EngineCore|APIServer|Worker)\w{0,48} pid=\d"
 )
 _SGLANG = re.compile(r"\bsglang[=\s-]{1,3}v?(\d[\w.+]{1,32})|\bsglang\b|ServerArgs\(|Scheduler hit an exception")
 _NCCL = re.compile(r"\bNCCL version (\d[\d.]{2,12})|\bnccl==(\d[\d.]{2,12})")
@@ -94,6 +94,7 @@ _RANK_S_RECORD = re.compile(
     r"\(Worker\w{0,48}_TP\d{1,6}\w{0,48} pid=\d{1,9}\) ERROR [\d: -]{1,32} \[[\w.]{1,64}:\d{1,6}\] ?"
 )
 """Of vLLM, before every line of what a rank logs: it tells whose failure it is."""
+_NCCL_WARN = "NCCL WARN "
 _LAST_ERROR = "Last error:"
 """The line before NCCL's own words in an exception of torch (ProcessGroupNCCL.cpp)."""
 _NO_WORDS = ("Exception raised from", "frame #", "Traceback", _LAST_ERROR)
@@ -103,6 +104,11 @@ _HOST = re.compile(
     r"\W{0,8}(?P<host>(?!(?:rank|default|worker|local)\W?\d|[EIWF]\d{4}\b)[A-Za-z](?=[\w.-]{0,63}\d)[\w.-]{1,63}"
     r"|\d{1,3}(?:\.\d{1,3}){3})(?:\W{1,4}[a-z][\w-]{0,62})?\W{1,4}"  # pdsh: a node; stern: a pod and its container
 )
+_AT_WORK = re.compile(
+    r"\b(?:Prefill|Decode) batch\b|Avg generation throughput: (?!0\.0 )\d|\"POST /\S{1,64} HTTP/\d(?:\.\d)?\" 200\b"
+)
+_OF_WORK = required(_AT_WORK.pattern)
+"""An engine that computes: where its log ends so, nothing that stands above has ended it."""
 _WEB_SERVER_UP = "Application startup complete"
 """Of uvicorn, once an engine has loaded: what it told before did not end it, whichever engine it is."""
 _LONGEST = 16 * 1024
@@ -151,6 +157,9 @@ _TRIED_AGAIN = re.compile(
     r"\[W\S{0,32} .{0,64}?socket\.cpp(?!.{0,16}\[c10d\] waitForInput)"
     r"|^\[c10d\] The client socket has failed to connect"
 )
+_WAITED_IN_VAIN = ("PEER-MISSING", "COLLECTIVE-TIMEOUT")
+_WAITED_TO_LOAD = "LOADING-LATE"
+"""Of causes: a rank waited for another, and what the same rank tells of it later: which wait it was."""
 _TEXTS = ("exception", "nccl_warning", "error", "next_log", "engine", "version", "nccl", "transport")
 
 
@@ -163,13 +172,31 @@ class _Text:
 
     @classmethod
     def of(cls, lines: Iterable[str]) -> _Text:
-        even = textwrap.dedent(undressed("\n".join(line[:_LONGEST] for line in lines))).split("\n")
+        whole = textwrap.dedent(undressed("\n".join(line[:_LONGEST] for line in lines)))
+        even = whole.split("\n")
+        if _LAST_ERROR in whole:
+            passed_on = _passed_on_by_torch(even, shapes_of(even))
+            even = [passed_on.get(place, line) for place, line in enumerate(even)]
         return cls(even, shapes_of(even))
 
     def with_any(self, words: Iterable[str]) -> Iterator[str]:
         """Those lines that may have one of the words."""
         kinds = telling(words, dict.fromkeys(self.shapes))
         return (line for line, shape in zip(self.lines, self.shapes, strict=True) if shape in kinds)
+
+
+def _passed_on_by_torch(lines: Sequence[str], shapes: Sequence[str]) -> dict[int, str]:
+    """By their place: NCCL's words, which stand below `Last error:` in an exception of torch, as NCCL writes them."""
+    made = dict[int, str]()
+    for place, line in enumerate(lines[:-1]):
+        if _LAST_ERROR not in line or not line.rstrip().endswith(_LAST_ERROR):
+            continue
+        at, below = line.index(_LAST_ERROR), lines[place + 1]
+        words = below[at:]
+        same = shapes[place + 1][:at] == shapes[place][:at]
+        if same and words.strip() and "NCCL WARN" not in below and not words.startswith(_NO_WORDS):
+            made[place + 1] = f"{below[:at]}{_NCCL_WARN}{words}"
+    return made
 
 
 @dataclass
@@ -192,8 +219,8 @@ class _Stream:
     _frame: str = ""
     _code: str = ""
     """What the frame above asserts."""
-    _told: bool = False
-    """The next line has NCCL's words."""
+    _at_work: tuple[object, ...] = ()
+    """What had failed when the engine last showed that it computes."""
     _begin: str = ""
     """Of the last line of NCCL: its host, which needs no search in the next."""
     _unraised: bool = False
@@ -210,8 +237,8 @@ class _Stream:
 
     def feed(self, line: str, *, plain: bool, quiet: bool) -> None:
         """plain: the line has no word of any pattern; quiet: of a cause's or a note's."""
-        if self._told or _LAST_ERROR in line:
-            self._feed_of_torch(line.strip())
+        if (failed := self._failed()) != self._at_work and may_match(_OF_WORK, line) and _AT_WORK.search(line):
+            self._at_work = failed
         self._feed_of_frames(line)
         self._unraised = self._unraised or UNRAISED in line
         if _WEB_SERVER_UP in line:
@@ -227,9 +254,23 @@ class _Stream:
             self.addresses.add(match["address"])
         self._feed_of_phases(line, quiet)
 
+    def _failed(self) -> tuple[object, ...]:
+        """What tells of a failure so far; () for nothing."""
+        raised, seen = self.watch.tracebacks.raised, self.watch.seen
+        return (seen, raised, self.bare) if seen or raised is not None or self.bare else ()
+
+    def end(self) -> None:
+        """After its last line: an engine that went on to compute was not ended by what it had told before."""
+        if self._at_work and self._at_work == self._failed():
+            self.watch.finish(float("inf"))
+            self.watch.tracebacks.raised, self.bare = None, ""
+
     def suspect(self) -> Suspicion | None:
         """What ended it; an exception that it survived did not."""
         seen = self.watch.suspect(0.0)
+        if seen is not None and seen.id in _WAITED_IN_VAIN and seen.tp_rank is not None:
+            late = (other for other in self.watch.suspicions(0.0) if other.id == _WAITED_TO_LOAD)
+            seen = next((other for other in late if other.tp_rank == seen.tp_rank), seen)
         return None if seen is not None and seen.raised and self.has_survived(seen.text) else seen
 
     def has_survived(self, words: str) -> bool:
@@ -261,11 +302,6 @@ class _Stream:
         elif self.watch.phase.name != phase:
             raised = self.watch.tracebacks.raised
             self.survived = raised.text if raised is not None else self.bare
-
-    def _feed_of_torch(self, words: str) -> None:
-        if self._told and words and not words.startswith(_NO_WORDS):
-            self.warning = self.warning or words[:MOST_WORDS]
-        self._told = words == _LAST_ERROR
 
     def _feed_of_nccl(self, line: str) -> None:
         known = self._begin != "" and line.startswith(self._begin) and line[len(self._begin) :][:1].isdecimal()
@@ -367,8 +403,8 @@ def _written_by(texts: Mapping[str, _Text]) -> tuple[str, str, str]:
     nccl, versions = "", dict[str, str]()
     for line in itertools.chain.from_iterable(text.with_any(_OF_VERSIONS) for text in texts.values()):
         for name, pattern in (("vllm", _VLLM), ("sglang", _SGLANG)):
-            if not versions.get(name) and (match := pattern.search(line)):
-                versions[name] = next(filter(None, match.groups()), "")
+            if not versions.get(name) and (matches := [*pattern.finditer(line)]):
+                versions[name] = next((told for match in matches for told in match.groups() if told), "")
         if not nccl and (match := _NCCL.search(line)):
             nccl = (match[1] or match[2]).rstrip(".")
     engine = max(versions, key=lambda name: (versions[name] != "", name == "sglang"), default="")
@@ -413,7 +449,9 @@ def _streams(texts: Mapping[str, _Text], engine: Engine) -> Iterator[_Stream]:
             whole = line.startswith('{"')  # a record: its words stand in it otherwise
             plain, quiet = shape not in kinds_that_tell, shape not in kinds_of_causes
             streams[who].feed(words, plain=plain and not whole, quiet=quiet and not whole)
-        yield from streams.values()
+        for stream in streams.values():
+            stream.end()
+            yield stream
 
 
 def _whose(line: str, named: re.Pattern[str] | None, around: re.Pattern[str] | None) -> tuple[str, str]:
@@ -497,8 +535,9 @@ def _first(weighed_causes: list[WeighedCause], streams: list[_Stream]) -> tuple[
         chosen = causes.choose({f"{place}": weighed for place, weighed in enumerate(weighed_causes)})
     if chosen is not None and chosen.signature == EXCEPTION:
         words = chosen.text.removeprefix("engine process exited: ")
-        points = any(stream.watch.pointers.search(words) for stream in streams)
-        return (next(filter(_tells, _others(streams, None)), None) if points else None), words
+        if not any(stream.watch.pointers.search(words) for stream in streams):
+            return None, words
+        chosen = None
     if chosen is None or chosen.secondary:
         if teller is not None and (known := _of_kind(exception, teller)):
             return known, exception

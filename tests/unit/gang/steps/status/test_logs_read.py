@@ -190,7 +190,16 @@ DRESSES: dict[str, Callable[[str], str]] = {
     "a page's entities": html.escape,
     "grep": lambda line: f"node3.log:{line}",
     "pdsh": lambda line: f"gpu3: {line}",
+    "Ray's count": lambda line: f"(RayWorkerWrapper pid=9, ip=10.0.0.2) {line} [repeated 7x across cluster]",
+    "colours whose escapes were lost": lambda line: f"[31m{line}[0m",
+    "mpirun --timestamp-output": lambda line: f"Mon Jan  5 10:05:00 2026[1,3]<stderr>:{line}",
+    "a time": lambda line: f"2026-01-05 10:05:00,123 {line}",
 }
+FOLLOWS = {
+    "srun": ["srun: error: gpu-3: task 3: Exited with exit code 1"],
+    "the parent of a rank": [BEGIN, '  File "/v/sglang/srt/entrypoints/engine.py", line 880, in f', "EOFError"],
+}
+"""A failure, and tells nothing of it."""
 
 
 @pytest.mark.parametrize("dress", DRESSES)
@@ -205,6 +214,34 @@ def test_whatever_dresses_its_lines_the_cause_is_the_same(dress: str) -> None:
         if (bare.signature if bare else "") != (dressed.signature if dressed else ""):
             different[name] = dressed
     assert different == {}
+
+
+@pytest.mark.parametrize("end", FOLLOWS)
+def test_what_follows_a_failure_is_not_taken_for_it(end: str) -> None:
+    different = {}
+    for name in CASES[::6]:
+        file = LOGS / f"{name}.log"
+        lines = file.read_text("utf-8").splitlines() if file.is_file() else []
+        alone, followed = (read_logs({"a": log}).cause for log in (lines, [*lines, *FOLLOWS[end]]))
+        if alone is not None and (followed is None or followed.signature != alone.signature):
+            different[name] = followed
+    assert different == {}
+
+
+def test_an_engine_that_goes_on_was_not_ended_by_what_stands_above() -> None:
+    lines = ["h1:1:9 [0] NCCL WARN NET/IB : mlx5_6:1 Got async event : port error"]
+    work = "[2026-01-05 10:05:10 TP0] Decode batch. #running-req: 48, #token: 161212"
+    assert read_logs({"a": [*lines, work]}).cause is None
+    for since in ([], [work]):
+        seen = read_logs({"a": [*lines, *since, "RuntimeError: Watchdog caught collective operation timeout"]}).cause
+        assert seen is not None and seen.signature == "RDMA-PORT-DOWN"
+
+
+def test_what_torch_passes_on_is_read_as_nccls_own_words() -> None:
+    for before in ("", "[rank3]: ", "(Worker_TP1 pid=9) ERROR 05-02 11:20:05 [a.py:2] "):
+        seen = read_logs({"a": [f"{before}Last error:", f"{before}XML Import Channel : dev 1 not found."]})
+        assert seen.cause is not None and seen.cause.signature == "NCCL-GRAPH-FILE"
+        assert seen.nccl_warning == "XML Import Channel : dev 1 not found."
 
 
 def test_a_weak_cause_of_one_log_hides_no_sure_one_of_another() -> None:
