@@ -48,7 +48,7 @@ PARTS_NEVER_LOADED = (
     "flashinfer/data/cutlass/python", "flashinfer/data/cutlass/media", "flashinfer/data/cutlass/docs",
     "flashinfer/data/csrc/cake_*", "flashinfer/data/csrc/kda", "flashinfer/data/csrc/gdn",
     "flashinfer/data/csrc/experimental", "flashinfer/data/csrc/blackwell_*",
-    "mistral_common/data/*", "pycountry/locales", "sglang/multimodal_gen", "deep_ep/*.so", "flash_mla/*.so",
+    "mistral_common/data/*", "pycountry/locales", "sglang/multimodal_gen", "deep_ep/*.so", "flash_mla/_C_legacy*.so",
     "nccl/m2n/lib", "nccl/ep/lib", "nvshmem/bindings/*.so",
     "torch/include", "torch/bin/protoc*", "triton/_C/libproton.so", "triton/instrumentation",
     "triton/backends/amd/lib", "triton/backends/nvidia/lib/cupti*", "triton/backends/nvidia/bin/ptxas-blackwell",

@@ -93,7 +93,13 @@ def draft(stage: Stage, _: object = None) -> tuple[str, dict[str, Any]]:
     them as well."""
     stage.ready()
     _wanted(stage, 0, "golden", "accept")
-    stage.up("--replace", "--draft", "mtp")
+    seen: dict[str, Any] = {}
+    with with_what_was_seen(seen):
+        try:
+            stage.up("--replace", "--draft", "mtp")
+        except Otherwise:
+            seen["golden"] = _check(stage, "--requests", str(AT_ONCE))
+            raise
     found = _check(stage, "--requests", str(AT_ONCE))
     until = time.monotonic() + (DRAFTED_S if stage.lab.real else 0.0)
     while (tokens := stage.gang()["serving"]["accept_length"]) is None and time.monotonic() < until:
@@ -157,9 +163,7 @@ def sweep(stage: Stage, _: object = None) -> tuple[str, dict[str, Any]]:
     the next knows."""
     _wanted(stage, 0, "down", "--all")
     number = stage.count
-    layouts = [f"tp{number}", f"pp{number},tp1", f"tp{number},dp{number}"]
-    if number > 2:
-        layouts.insert(1, f"pp2,tp{number // 2}")
+    layouts = layouts_of(number)
     began = time.monotonic()
     page = stage.kept / "sweep.html"
     asked = {
@@ -186,6 +190,14 @@ def sweep(stage: Stage, _: object = None) -> tuple[str, dict[str, Any]]:
         raise Otherwise("a candidate still runs, and nothing ran before", **figures)
     ways = ", ".join(f"{name} at {load}" for load, name in found["best"].items())
     return f"{len(states)} candidates in {figures['took_s']} s, the fastest: {ways}", figures
+
+
+def layouts_of(gpus: int) -> list[str]:
+    """What so many can run: tensor parallel, pipelines, attention data parallel."""
+    if gpus == 1:
+        return ["tp1"]
+    halves = [f"pp2,tp{gpus // 2}"] if gpus > 2 else []
+    return [f"tp{gpus}", *halves, f"pp{gpus},tp1", f"tp{gpus},dp{gpus}"]
 
 
 def swept(stage: Stage, *words: str, timeout: float = SWEEP_S) -> dict[str, Any]:

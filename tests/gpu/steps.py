@@ -596,7 +596,7 @@ STEPS = (
     Step("golden under load", "accepted answers among others", measuring.golden_under_load, one_gang, 200),
     Step("draft", "accepted answers with drafts", measuring.draft, one_gang, 200),
     Step("bench", "beside the engine's client by hand", measuring.bench, one_gang, 400),
-    Step("sweep", "layouts and settings, one after the other", measuring.sweep, one_gang, 300, gpus=2),
+    Step("sweep", "layouts and settings, one after the other", measuring.sweep, one_gang, 300),
     Step("kills", "each rank of one gang killed", kills_of_one_gang, one_gang, 70),
     Step("original", "the checkpoint before it was re-blocked", original, one_gang, 75, alone=True),
     Step("attention DP", "attention data parallel, answers compared", attention, one_gang, 100, gpus=2),

@@ -84,17 +84,26 @@ class Subject(Message):
 @schema(frozen=True, slots=True, kw_only=True)
 class Baseline(Subject):
     """The document that is stored. made_at: epoch seconds; prompts: by prompt id; batch_noise: by how much a batch
-    changes log-probabilities, at most (natural logarithm), None where it was not measured."""
+    changes log-probabilities, at most (natural logarithm), None where it was not measured; drafts: the accepted engine
+    drafted."""
 
     format: int = FORMAT
     made_at: float
     prompts: Mapping[str, PromptBaseline]
     batch_noise: float | None = None
+    drafts: bool = False
 
     @property
     def known(self) -> dict[str, PromptBaseline]:
         """Of its prompts those that this release can ask: a later one may have accepted more."""
         return {name: self.prompts[name] for name in PROMPTS if name in self.prompts}
+
+    def noise_of(self, *, drafts: bool) -> float:
+        """How much an engine may change log-probabilities of a prompt asked alone, beside what it varies by itself: one
+        that drafts checks several tokens at once, as a batch.
+
+        Seen with SGLang 0.5.23 on an H200 (docs/proven.md)."""
+        return self.batch_noise or 0.0 if drafts or self.drafts else 0.0
 
     @property
     def varies(self) -> tuple[str, ...]:

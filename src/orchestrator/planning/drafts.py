@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 
 from orchestrator.engines.engine import Engine
-from orchestrator.engines.settings import DRAFTS, setting_flags
+from orchestrator.engines.settings import ASK_FOR_DRAFTS, DRAFTS, setting_flags
 from orchestrator.model.finding import Finding
 from orchestrator.model.profile import ModelProfile
 from orchestrator.protocol.errors import InputError
@@ -18,7 +18,6 @@ OFF = "off"
 CHOICES = (OFF, *DRAFTS)
 UNPROVEN = "DRAFT-UNPROVEN"
 _TOKENS_A_STEP = re.compile(r'"num_speculative_tokens"\s*:\s*([1-9]\d{0,3})\b')
-_ASKS = ("--speculative-algorithm", "--speculative-config")
 _OWN_MODEL = ("--speculative-draft-model-path", "--spec-model")
 """Another checkpoint drafts then."""
 _FROM_ELSEWHERE = ("NGRAM", "STANDALONE", "LOOKAHEAD")
@@ -65,7 +64,7 @@ def refuse(
 
     flags: as `planning.engine_command.asked` gives them
     """
-    if not any(flag in flags for flag in _ASKS):
+    if not any(flag in flags for flag in ASK_FOR_DRAFTS):
         return
     algorithm = "".join(flags.get("--speculative-algorithm", ())).upper()
     own = not any(flag in flags for flag in _OWN_MODEL) and algorithm not in _FROM_ELSEWHERE

@@ -64,7 +64,7 @@ class Gate:
         kept = golden.kept(fleet, gang, _quiet)
         baseline = kept.baseline
         if baseline is None or baseline.batch_noise is None:
-            now, _ = golden.measured(fleet, gang, kept.subject, url, _quiet)
+            now, _ = golden.measured(fleet, gang, kept, url, _quiet)
             baseline = now if baseline is None else replace(baseline, batch_noise=now.batch_noise)
         answers = graded(fleet, gang, url, kept.subject.model, self.questions, _quiet)
         return _Judge(

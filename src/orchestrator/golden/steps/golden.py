@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.engines.settings import ASK_FOR_DRAFTS
 from orchestrator.gang.steps.operation import Operation
 from orchestrator.gang.steps.staging import staged_plan
 from orchestrator.gang.view import GangView
@@ -52,12 +53,14 @@ REPEATS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Golden:
-    """One gang. baseline: None where nothing was accepted for it; compared: empty where nothing was asked."""
+    """One gang. baseline: None where nothing was accepted for it; drafts: its engine drafts; compared: empty where
+    nothing was asked."""
 
     gang: str
     leader: str
     subject: Subject
     baseline: Baseline | None
+    drafts: bool = False
     verdict: GoldenVerdict = GoldenVerdict.NONE
     compared: tuple[AnswerComparison, ...] = ()
     in_batches: BatchCheck | None = None
@@ -122,7 +125,11 @@ def kept(fleet: Fleet, gang: GangSpec, _: Progress) -> Golden:
     request = staged_plan(fleet, replace(gang, nodes=(gang.leader,)), whole=False).requests[gang.leader.name]
     subject = Subject(model=request.model, stack=request.stack, layout=request.layout.key if request.layout else "")
     return Golden(
-        gang=gang.name, leader=gang.leader.name, subject=subject, baseline=read_baseline(baseline_file(subject))
+        gang=gang.name,
+        leader=gang.leader.name,
+        subject=subject,
+        baseline=read_baseline(baseline_file(subject)),
+        drafts=any(flag in ASK_FOR_DRAFTS for flag, *_ in request.flags),
     )
 
 
@@ -140,7 +147,7 @@ def checked(fleet: Fleet, gang: GangSpec, golden: Golden, progress: Progress) ->
     """The same with this baseline, wherever it comes from."""
     assert golden.baseline is not None
     url = serving_view(fleet, gang, why="there is no text to check").service_url
-    accepted = golden.baseline.known
+    accepted, noise = golden.baseline.known, golden.baseline.noise_of(drafts=golden.drafts)
     comparisons: dict[str, AnswerComparison] = {}
     for _ in range(REPEATS):
         open_ = [name for name in accepted if name not in comparisons or not comparisons[name].same]
@@ -152,7 +159,7 @@ def checked(fleet: Fleet, gang: GangSpec, golden: Golden, progress: Progress) ->
                     fix="compare the engine's flags with `l40s-deploy plan --diff`, or accept again: l40s-deploy "
                     "golden accept",
                 )
-            comparisons[name] = compare(name, accepted[name], answer)
+            comparisons[name] = compare(name, accepted[name], answer, noise=noise)
     compared = tuple(comparisons[name] for name in accepted)
     return replace(golden, verdict=overall(compared), compared=compared)
 
@@ -194,8 +201,9 @@ def _judged_in_batches(
     accepted = golden.baseline.prompts
     wrong = differing(accepted, answers, golden.baseline.batch_noise or 0.0)
     names = tuple(dict.fromkeys(each.prompt for each, _ in wrong))
+    noise = golden.baseline.noise_of(drafts=golden.drafts)
     alone = {
-        name: answer is not None and compare(name, accepted[name], answer).same
+        name: answer is not None and compare(name, accepted[name], answer, noise=noise).same
         for name, answer in asked(fleet, gang, url, names, lambda *_: None)
     }
     check = BatchCheck(
@@ -216,14 +224,14 @@ def accept_gang(fleet: Fleet, gang: GangSpec, progress: Progress) -> Golden:
     golden = kept(fleet, gang, progress)
     url = serving_view(fleet, gang, why="there is no text to check").service_url
     refuse_busy(fleet, gang, url, why="other requests change the batch, and with it the last digits of the answers")
-    baseline, in_batches = measured(fleet, gang, golden.subject, url, progress)
+    baseline, in_batches = measured(fleet, gang, golden, url, progress)
     write_document(baseline_file(golden.subject), baseline.as_json())
     accepted = replace(golden, baseline=baseline, verdict=GoldenVerdict.SAME)
     return _judged_in_batches(fleet, gang, url, accepted, in_batches)
 
 
 def measured(
-    fleet: Fleet, gang: GangSpec, subject: Subject, url: str, progress: Progress
+    fleet: Fleet, gang: GangSpec, golden: Golden, url: str, progress: Progress
 ) -> tuple[Baseline, tuple[BatchedAnswer, ...]]:
     """What the engine answers now and varies by itself, and its answers in batches. Raises NodeError for NaN."""
     answers: dict[str, list[Answer]] = {name: [] for name in PROMPTS}
@@ -232,16 +240,16 @@ def measured(
             if answer is None:
                 del answers[name]  # a model with a short context is checked by the others
             elif answer.numbers < len(answer.tokens):
+                verify = f"l40s-deploy checkpoint verify {shlex.quote(golden.subject.model)}"
                 raise NodeError(
                     f"prompt {name}: the engine computes NaN from token {answer.numbers + 1} on",
                     where=f"gang {gang.name}",
-                    fix=f"verify checkpoint and kernels: `l40s-deploy checkpoint verify {shlex.quote(subject.model)}`,"
-                    " `l40s-deploy doctor`",
+                    fix=f"verify checkpoint and kernels: `{verify}`, `l40s-deploy doctor`",
                 )
             else:
                 answers[name].append(answer)
     prompts = {name: accept(each) for name, each in answers.items()}
-    baseline = Baseline(**subject.as_json(), made_at=time.time(), prompts=prompts)
+    baseline = Baseline(**golden.subject.as_json(), made_at=time.time(), prompts=prompts, drafts=golden.drafts)
     in_batches = _in_batches(fleet, gang, url, baseline, AT_ACCEPTANCE, progress)
     return replace(baseline, batch_noise=noise_in(prompts, in_batches)), in_batches
 

@@ -151,6 +151,51 @@ def test_prompts_of_a_later_release_are_left_out_of_batches(monkeypatch: pytest.
     assert golden.finding(nobody, gang()) is None, "as the guard asks"
 
 
+@pytest.mark.parametrize(
+    ("drafted_then", "drafts", "batch_noise", "same"),
+    [
+        (False, True, 0.25, True),
+        (True, False, 0.25, True),
+        (False, True, 0.001, False),
+        (False, True, None, False),
+        (False, False, 0.25, False),
+    ],
+)
+def test_an_engine_that_drafts_checks_several_tokens_at_once_as_a_batch(
+    monkeypatch: pytest.MonkeyPatch, drafted_then: bool, drafts: bool, batch_noise: float | None, same: bool
+) -> None:
+    accepted = PromptBaseline(
+        tokens=(1, 2), logprobs=(-0.1, -0.7), margins=(3.0, 0.08), text="ab", varies_from=None, noise=0.0
+    )
+    kept = checked(GoldenVerdict.NONE)
+    assert kept.baseline is not None
+    baseline = replace(kept.baseline, prompts={"english-fact": accepted}, batch_noise=batch_noise, drafts=drafted_then)
+    other = Answer(tokens=(1, 3), logprobs=(-0.1, -0.7), text="ac")
+    monkeypatch.setattr(golden, "serving_view", Mock())
+    monkeypatch.setattr(golden, "asked", lambda *_: iter([("english-fact", other)]))
+    found = golden.checked(Fleet([]), gang(), replace(kept, baseline=baseline, drafts=drafts), lambda *_: None)
+    assert (found.verdict is GoldenVerdict.SAME) is same
+    assert ("was a tie: 0.0800 apart" in found.compared[0].tolerated) is same
+
+
+@pytest.mark.parametrize(
+    ("flags", "drafts"),
+    [
+        ((("--speculative-algorithm", "EAGLE"),), True),
+        ((("--speculative-config", '{"method":"mtp"}'),), True),
+        ((("--tp-size", "8"),), False),
+    ],
+)
+def test_whether_an_engine_drafts_is_read_from_what_was_staged(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flags: tuple[tuple[str, ...], ...], drafts: bool
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    leader = gang().leader.name
+    request = Mock(model="m", stack="s", layout=None, flags=flags)
+    monkeypatch.setattr(golden, "staged_plan", lambda *_, **__: Mock(requests={leader: request}))
+    assert golden.kept(Fleet([]), gang(), lambda *_: None).drafts is drafts
+
+
 @pytest.mark.parametrize("accepted", [True, False])
 def test_a_gate_holds_the_new_plan_against_what_was_accepted_where_only_the_noise_is_unknown(
     monkeypatch: pytest.MonkeyPatch, accepted: bool
