@@ -42,7 +42,7 @@ _CUDA_SAYS = (
     r"(?: \d{1,4}| \(?\S{1,256}:\d{1,6}\)?| in \S{1,256})?:? ?'?"
 )
 """Before CUDA's own words, as torch, NCCL, DeepEP, TensorRT-LLM, turbomind and llama.cpp write them."""
-_ASSERTION = r"\bblock: \[\d{1,9},\d{1,9},\d{1,9}\], thread: \[\d{1,5},\d{1,5},\d{1,5}\] Assertion `"
+_ASSERTION = r"\bblock: \[\d{1,9},\d{1,9},\d{1,9}\], thread: \[\d{1,5},\d{1,5},\d{1,5}\] Assertion [`']"
 _CAPTURE_FAILED = r"Capture (?:prefill |frozen-KV MTP )?(?:cuda|CUDA) graph failed"
 
 COMMON = (
@@ -308,7 +308,7 @@ COMMON = (
     ),
     CausePattern(  # sglang issue 283, ktransformers issue 876; sglang, layers/sampler.py
         id="LOGITS-NAN",
-        pattern=r"probability tensor contains either `inf`|ValueError: Detected errors during sampling! NaN in",
+        pattern=r"probability tensor contains either [`']inf['`]|ValueError: Detected errors during sampling! NaN in",
         text="the model computed NaN or infinity, from which no token can be drawn: a kernel or a quantisation that"
         " computes wrongly on this GPU, a type that is too narrow (float16), or damaged weights",
         fix="verify the weights (`l40s-deploy checkpoint verify MODEL`); as a proof choose another attention and MoE"
@@ -769,7 +769,8 @@ COMMON = (
     CausePattern(
         id="GDR-REFUSED",
         pattern=rf"{_COMPLETION}4{_CARD}"
-        r"|ibv_reg_\w{1,16} failed.{0,64}(?:Bad address|Operation not (?:supported|permitted)|\b(?:14|95)\b)",
+        r"|ibv_reg_\w{1,16}(?:\([^)]{0,128}\))? failed.{0,64}"
+        r"(?:Bad address|Operation not (?:supported|permitted)|\b(?:14|95)\b)",
         text="a network card could not use GPU memory that NCCL had registered for GPUDirect RDMA: an IOMMU that"
         " translates, ACS that redirects, or nvidia-peermem",
         fix="read `l40s-deploy doctor` on IOMMU, ACS and peermem; NCCL_NET_GDR_LEVEL=LOC as a proof: it works then,"
@@ -1103,6 +1104,17 @@ COMMON = (
         " `--security-opt seccomp=unconfined`",
     ),
     CausePattern(
+        id="THREADS-DENIED",
+        pattern=r"can't start new thread",
+        after=r"\bRLIMIT_NPROC -1 current, -1 max",
+        unless=r"Resource temporarily unavailable",
+        text="the container may not start threads, though its limit of processes is none: most often an old Docker's"
+        " seccomp profile refuses clone3, which the image's glibc calls",
+        fix="upgrade Docker to 20.10.10 or newer with its libseccomp and runc; as a proof,"
+        " `--security-opt seccomp=unconfined`; otherwise look at pids.max of its cgroup",
+        weak=True,
+    ),
+    CausePattern(
         id="PROCESS-LIMIT",
         pattern=r"can't start new thread"
         r"|\b(?:pthread_create|std::thread|fork: retry|[Tt]hread\b).{0,64}: Resource temporarily unavailable"
@@ -1211,7 +1223,8 @@ COMMON = (
     ),
     CausePattern(
         id="LOADING-LATE",
-        pattern=r"Watchdog caught collective operation timeout|due to ProcessGroupNCCL watchdog hang",
+        pattern=r"Watchdog caught collective operation timeout|due to ProcessGroupNCCL watchdog hang"
+        r"|Timed out waiting \d{1,9}ms for (?:recv|send) operation",
         text="these ranks had loaded their weights and waited for others that had not: slow storage on another node,"
         " or a rank that died there while it loaded",
         fix="compare how far the other nodes' logs came; read the weights from a faster disk or the page cache, or give"

@@ -357,6 +357,15 @@ HOST = (
         " NVSHMEM_IB_GID_INDEX, --disaggregation-ib-device)",
         weak=True,
     ),
+    CausePattern(  # perftest issue 126
+        id="GDR-REFUSED",
+        pattern=r"^\s{0,8}ERRNO: Bad address",
+        after=r"Couldn't allocate MR|[Ff]ailed to create (?:MR|mr)\b",
+        text="a network card could not register GPU memory for RDMA: nvidia-peermem is not loaded, or the GPU (a"
+        " virtual one, a GeForce) does not have GPUDirect RDMA",
+        fix="load nvidia-peermem (`modprobe nvidia-peermem`), or give perftest --use_cuda_dmabuf; `l40s-deploy doctor`"
+        " shows what this machine can",
+    ),
     CausePattern(  # perftest: ib_write_bw and its kin
         id="IB-UNREACHABLE",
         pattern=r"^\s{0,8}Failed status 12: wr_id \d|^\s{0,8}Failed to modify QP \d{1,8} to RTR\s{0,8}$"

@@ -20,13 +20,13 @@ _BEGIN = "Traceback (most recent call last)"
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 UNRAISED = "Exception ignored in"
 """Python's words for what a destructor or a callback raised: it ends nothing (sys.unraisablehook)."""
-_FRAME = re.compile(r'^\s{1,16}File "([^"]{1,512})", line (\d{1,7})')
+_FRAME = re.compile(r'^\s{0,16}File "([^"]{1,512})", line (\d{1,7})')
 _RAISED = re.compile(
-    r"^(?=_{0,2}[A-Z]|\w{1,64}\.\w|\w{1,64}(?:Error|Exception))"
-    r"(?!(?:[A-Z]{4,8}|Killed|Terminated|Aborted|Stopped)\b)[A-Za-z_][\w.]{0,200}(?:: |:?$)"
+    r"^(?:(?:[A-Za-z_]\w{0,63}\.){1,8}\w{1,64}|\w{0,64}(?:Error|Exception|Warning|Interrupt|Exit|Iteration|Group"
+    r"|Unsupported|Timeout|Fault|Failure|Failed|Expired|NotFound|Abort)\w{0,64})(?:: |:?$)"
 )
-"""An exception's class; not a logger's level, a shell's word for an end, or a program's name (`srun: `)."""
-ASSERTS = re.compile(r"^\s{1,16}(assert \S.{0,200})")
+"""An exception's class: with its module, or one of Python's own; not any other word before a colon (`srun: error:`)."""
+ASSERTS = re.compile(r"^\s{0,16}(assert \S.{0,200})")
 """The line of code of an assertion, below its frame."""
 _THROWN = re.compile(r"^ {1,4}what\(\): {1,4}(?=\S)")
 """Of an exception of C++ that nobody catches (std::terminate of GCC's library)."""
@@ -102,11 +102,10 @@ class Tracebacks:
 
     def _in_traceback(self, line: str, now: float) -> None:
         """A frame, what it asserts, or the exception at the end."""
-        if line[:1].isspace():
-            if frame := _FRAME.match(line):
-                self._file, self._code = f"{frame[1]}:{frame[2]}", ""
-            elif code := ASSERTS.match(line):
-                self._code = code[1]
+        if frame := _FRAME.match(line):
+            self._file, self._code = f"{frame[1]}:{frame[2]}", ""
+        elif code := ASSERTS.match(line):
+            self._code = code[1]
         elif _RAISED.match(line):
             self._open = False
             self.raised = RankException(self._owner, with_code(line, self._code), self._file, now)
@@ -114,7 +113,7 @@ class Tracebacks:
     def _is_passed_over(self, line: str) -> bool:
         """Whether it begins what Python tells of an exception that nobody could catch."""
         begins, before = line.startswith(UNRAISED), self._unraised
-        self._unraised = begins
+        self._unraised = begins or (before and not line.strip())
         if begins or (before and _BEGIN in line):
             self._open = False
             return True

@@ -47,6 +47,10 @@ _NUMBERED = re.compile(
 (NVRM)."""
 _PREFIXED_PART = 0.9
 _ESCAPE_MARKS = ("\x1b", "\u241b", "^[[")
+_NARROWEST, _WIDEST = 60, 400
+_FEWEST_WRAPPED, _WRAPPED_PART = 3, 6
+"""Lines that are as long as a terminal is wide: so many different ones at least, and one of so many."""
+_OF_TABLES = ("|", "+", " |", "*", "=", "-")
 _COLOUR_ENDS = "[0m"
 """Where a page dropped the escapes themselves, a colour's end is left of them."""
 _REPEATED = re.compile(r" ?\[repeated \d{1,9}x across cluster\].{0,300}")
@@ -252,6 +256,24 @@ def name_before(lines: Sequence[str]) -> re.Pattern[str] | None:
     not."""
     some = lines[:: len(lines) // _LOOKED_AT + 1]
     return _NUMBERED if _is_prefixed(some, _NUMBERED) else None
+
+
+def unwrapped(lines: list[str]) -> list[str]:
+    """A log whose lines a terminal broke at its width: several different ones end exactly there, and none after."""
+    width = max(map(len, lines), default=0)
+    if not _NARROWEST <= width <= _WIDEST:
+        return lines
+    full = [line for line in lines if len(line) == width and not line.startswith(_OF_TABLES)]
+    if len({re.sub(r"\d+", "0", line) for line in full}) < max(_FEWEST_WRAPPED, len(lines) // _WRAPPED_PART):
+        return lines
+    joined, open_ended = list[str](), False
+    for line in lines:
+        if open_ended:
+            joined[-1] += line
+        else:
+            joined.append(line)
+        open_ended = len(line) == width and not line.startswith(_OF_TABLES)
+    return joined
 
 
 def undressed(text: str) -> str:

@@ -29,7 +29,7 @@ from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.planned import NodeNetwork, Transport
 from orchestrator.protocol.report import Cause
 from orchestrator.protocol.staging import CausePattern, Watch
-from orchestrator.topology.pasted.facts import name_before, undressed, without_prefixes
+from orchestrator.topology.pasted.facts import name_before, undressed, unwrapped, without_prefixes
 
 _NCCL_HOST = re.compile(r"(?:^|[\s\"]|\[0?m)(?P<host>[A-Za-z0-9][\w.-]{0,127}):\d{1,10}:\d{1,10} \[-?\d{1,4}\] ")
 _VLLM = re.compile(
@@ -157,9 +157,8 @@ _TRIED_AGAIN = re.compile(
     r"\[W\S{0,32} .{0,64}?socket\.cpp(?!.{0,16}\[c10d\] waitForInput)"
     r"|^\[c10d\] The client socket has failed to connect"
 )
-_WAITED_IN_VAIN = ("PEER-MISSING", "COLLECTIVE-TIMEOUT")
-_WAITED_TO_LOAD = "LOADING-LATE"
-"""Of causes: a rank waited for another, and what the same rank tells of it later: which wait it was."""
+_WAITED_TO_LOAD = "could finish the model loading"
+"""Of a line: for what a rank waited, which the barrier's own words above it do not tell."""
 _TEXTS = ("exception", "nccl_warning", "error", "next_log", "engine", "version", "nccl", "transport")
 
 
@@ -173,7 +172,7 @@ class _Text:
     @classmethod
     def of(cls, lines: Iterable[str]) -> _Text:
         whole = textwrap.dedent(undressed("\n".join(line[:_LONGEST] for line in lines)))
-        even = whole.split("\n")
+        even = unwrapped(whole.split("\n"))
         if _LAST_ERROR in whole:
             passed_on = _passed_on_by_torch(even, shapes_of(even))
             even = [passed_on.get(place, line) for place, line in enumerate(even)]
@@ -268,9 +267,9 @@ class _Stream:
     def suspect(self) -> Suspicion | None:
         """What ended it; an exception that it survived did not."""
         seen = self.watch.suspect(0.0)
-        if seen is not None and seen.id in _WAITED_IN_VAIN and seen.tp_rank is not None:
-            late = (other for other in self.watch.suspicions(0.0) if other.id == _WAITED_TO_LOAD)
-            seen = next((other for other in late if other.tp_rank == seen.tp_rank), seen)
+        if seen is not None and seen.secondary:
+            others = self.watch.suspicions(0.0)
+            seen = next((other for other in others if _WAITED_TO_LOAD in "".join(other.lines[-1:])), seen)
         return None if seen is not None and seen.raised and self.has_survived(seen.text) else seen
 
     def has_survived(self, words: str) -> bool:
@@ -283,7 +282,7 @@ class _Stream:
     def _feed_of_frames(self, line: str) -> None:
         if 'File "' in line and (frame := _FRAME.search(line)):
             self._frame, self._code = f"{frame[1]}:{frame[2]}", ""
-        elif " assert " in line and (code := ASSERTS.match(line)):
+        elif "assert " in line and (code := ASSERTS.match(line)):
             self._code = code[1]
 
     def _feed_of_exceptions(self, line: str) -> None:
@@ -541,7 +540,7 @@ def _first(weighed_causes: list[WeighedCause], streams: list[_Stream]) -> tuple[
     if chosen is None or chosen.secondary:
         if teller is not None and (known := _of_kind(exception, teller)):
             return known, exception
-        return next(filter(_tells, (*filter(None, (chosen,)), *_others(streams, None))), None), exception
+        return next(filter(_tells, (*filter(None, (chosen,)), *_recognised(streams))), None), exception
     return chosen, exception
 
 
@@ -567,17 +566,21 @@ def _tells(cause: Cause) -> bool:
     return cause.signature in TOLD_ALONE and not any(map(_TRIED_AGAIN.search, cause.lines[-1:]))
 
 
-def _others(streams: list[_Stream], cause: Cause | None) -> tuple[Cause, ...]:
-    """What else was recognised: once a cause and node, with the first lines that show it."""
-    seen = [
-        _cause(stream, suspicion)
+def _recognised(streams: list[_Stream]) -> list[Cause]:
+    """Of every line that shows a known cause."""
+    return [
+        replace(_cause(stream, suspicion), tp_rank=None)
         for stream in streams
         for suspicion in stream.watch.suspicions(0.0)
         if not suspicion.raised
     ]
+
+
+def _others(streams: list[_Stream], cause: Cause | None) -> tuple[Cause, ...]:
+    """What else was recognised: once a cause and node, with the first lines that show it."""
     others: dict[tuple[str, str], Cause] = {}
-    for other in seen:
-        others.setdefault((other.signature, other.node), replace(other, tp_rank=None))
+    for other in _recognised(streams):
+        others.setdefault((other.signature, other.node), other)
     if cause is not None:
         others.pop((cause.signature, cause.node), None)
     return tuple(others.values())
