@@ -30,7 +30,8 @@ _TAKES_MEMORY = (
     r"|shmat|ftruncate|io_setup|thread stack)\b"
 )
 """Calls that ask the kernel for main memory."""
-_THREAD_REFUSED = r"(?:\bpthread_create\b|failed to spawn thread\b).{0,64}Operation not permitted"
+_THREAD = r"(?:\bpthread_create\b|failed to spawn thread\b|\bThreadPoolBuildError\b).{0,96}"
+_THREAD_REFUSED = rf"{_THREAD}(?:Operation not permitted|\(EPERM\))"
 _TOOL = r"(?:ninja|nvcc|cicc|ptxas|cuobjdump|gcc|g\+\+|cc|c\+\+|clang|clang\+\+)"
 _GPU_FAULT = (
     r"(?:an illegal memory access|an illegal instruction|misaligned address|unspecified launch failure"
@@ -734,6 +735,18 @@ COMMON = (
         weak=True,
     ),
     CausePattern(
+        id="WRONG-INTERFACE",
+        pattern=rf"[Cc]onnect to (?P<peer>\S{{1,128}}) (?:failed ?: |returned (?:\d{{1,4}}\()?)"
+        rf"(?:{_NO_WAY}|Connection refused)",
+        after=r"\bBootstrap ?: Using (?:\[0\])?(?:docker|virbr|lxcbr|lxdbr|podman|cni|veth|usb|br-[0-9a-f])"
+        r"[\w.-]{0,16}:",
+        text="NCCL took the interface of a bridge within this machine (its line `Bootstrap: Using`), which leads to no"
+        " other node",
+        fix="set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to the interface that the nodes reach each other by"
+        " (`l40s-deploy plan --show env`)",
+        weak=True,
+    ),
+    CausePattern(
         id="PORT-BLOCKED",
         pattern=rf"[Cc]onnect to (?P<peer>\S{{1,128}}) (?:failed ?: |returned (?:\d{{1,4}}\()?){_NO_WAY}"
         rf"|connect (?:returned|failed ?:) {_NO_WAY}|socket(?:Start|Poll)Connect: exceeded timeouts"
@@ -1118,7 +1131,7 @@ COMMON = (
         id="PROCESS-LIMIT",
         pattern=r"can't start new thread"
         r"|\b(?:pthread_create|std::thread|fork: retry|[Tt]hread\b).{0,64}: Resource temporarily unavailable"
-        r"|failed to spawn thread\b.{0,64}Resource temporarily unavailable",
+        rf"|{_THREAD}(?:Resource temporarily unavailable|\(EAGAIN\))",
         text="the engine may not start more threads: its limit of processes (ulimit -u, pids.max of its cgroup) is"
         " reached",
         fix="raise nproc, TasksMax of its systemd unit, or --pids-limit of its container; look for left processes with"
@@ -1182,6 +1195,7 @@ COMMON = (
         id="LEADER-UNREACHABLE",
         pattern=r"The client socket has timed out (?:after \d{1,9}m?s )?while trying to connect to"
         r" \((?P<peer>[^)]{1,128})\)"
+        r"|The client socket has failed to connect to any network address of \((?P<peer_of_any>[^)]{1,128})\)"
         r"|TCP client failed to connect/validate to host (?P<peer_store>\S{1,128})"
         r"|RendezvousConnectionError: The connection to the C10d store has failed"
         r"|DistNetworkError: The client socket has failed to connect to (?P<peer_at_end>\S{1,128}) \(errno: 111",

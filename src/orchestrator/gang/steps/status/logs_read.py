@@ -157,6 +157,8 @@ _TRIED_AGAIN = re.compile(
     r"\[W\S{0,32} .{0,64}?socket\.cpp(?!.{0,16}\[c10d\] waitForInput)"
     r"|^\[c10d\] The client socket has failed to connect"
 )
+_GENERAL = ("CONTAINER-START", "CUDA-CALL-FAILED")
+"""Causes that only say what failed: a line that says why is told in their place, wherever it stands."""
 _WAITED_TO_LOAD = "could finish the model loading"
 """Of a line: for what a rank waited, which the barrier's own words above it do not tell."""
 _TEXTS = ("exception", "nccl_warning", "error", "next_log", "engine", "version", "nccl", "transport")
@@ -267,6 +269,9 @@ class _Stream:
     def suspect(self) -> Suspicion | None:
         """What ended it; an exception that it survived did not."""
         seen = self.watch.suspect(0.0)
+        if seen is not None and seen.id in _GENERAL and seen.weak:
+            others = (other for other in self.watch.suspicions(0.0) if other.id not in _GENERAL)
+            seen = next((other for other in others if not (other.secondary or other.raised)), seen)
         if seen is not None and seen.secondary:
             others = self.watch.suspicions(0.0)
             seen = next((other for other in others if _WAITED_TO_LOAD in "".join(other.lines[-1:])), seen)
