@@ -33,6 +33,8 @@ os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).resolve().parent)
 
 ROOT = Path(__file__).resolve().parents[1]
 
+gc.disable()  # until all is collected: nothing of it becomes garbage
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """xdist's controller alone writes durations, and the page of variations, down; a pytest that a test starts writes
@@ -67,6 +69,7 @@ def pytest_collection_finish() -> None:
     """What was imported and collected stays: no look for garbage goes through it again, a tenth of the quick tests."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,12 @@ class Row:
 
 def table() -> list[Row]:
     """The rows in the file's order."""
-    return list(read(yaml.safe_load(TABLE.read_text())))
+    return [*_table()]
+
+
+@cache
+def _table() -> tuple[Row, ...]:
+    return tuple(read(yaml.safe_load(TABLE.read_text())))
 
 
 def read(document: Mapping[str, Any]) -> Iterator[Row]:

@@ -1,4 +1,5 @@
-"""Rows of the chaos table: one of each kind, by turns. `make chaos` plays all in labs side by side."""
+"""Rows of the chaos table: one of each kind, by turns: a process dies, one stands still, a machine fails or changes,
+and two faults at once. `make chaos` plays all in labs side by side."""
 
 from __future__ import annotations
 
@@ -15,8 +16,6 @@ from tests.support.turns import by_turns, of_commit
 if TYPE_CHECKING:
     from tests.chaos.play import Stage
 
-HEARD = 1
-"""Rows that are played beside a guard; one takes up to a minute."""
 PAIRS = 1
 """Pairs of faults, which the commit chooses; `make long` plays 300 others each time, and prints their seed."""
 
@@ -25,9 +24,16 @@ def _name(row: Row) -> str:
     return row.id
 
 
+OF_A_GANG = ("rank", "parent", "agent", "controller")
+
+
 def _kind(row: Row) -> str:
-    """The engine's parent process and its ranks are of one kind."""
-    return f"chaos: {'rank' if row.kind == 'parent' else row.kind}"
+    """What dies is one kind, whichever process of a gang's it is (each is killed in every run, without a lab, by
+    tests/unit/node/agent/test_agent_life.py); what stands still another; what befalls a machine, its files and releases
+    a third."""
+    if row.kind == "stopped":
+        return "chaos: a process stands still"
+    return "chaos: a process dies" if row.kind in OF_A_GANG else "chaos: a machine, its files or a release changes"
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +62,9 @@ def test_it_ends_as_the_table_says(stage: Stage, row: Row) -> None:
 
 @pytest.mark.lab
 @pytest.mark.skipif(os.geteuid() != 0, reason="gangs of emulated nodes with their own GPUs need root")
-@pytest.mark.parametrize("row", by_turns(right_before(table()), play=HEARD), ids=_name)
+@pytest.mark.parametrize("row", by_turns(right_before(table()), of=_kind), ids=_name)
 def test_a_guards_receivers_hear_of_it_as_the_table_says(stage: Stage, row: Row) -> None:
-    """Of those that `make chaos` has heard so."""
+    """Of those that `make chaos` has heard so; a row beside a guard is one more variation of its kind."""
     from tests.chaos.hearing import hear
     from tests.chaos.play import Missed
 

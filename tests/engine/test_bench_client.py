@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.engine.kinds import SAME_AS_THE_ENGINES
 from tests.support.ports import free_port
 from tests.support.sources import LAB
 from tests.support.waiting import until
@@ -23,7 +24,11 @@ from orchestrator.engines.registry import engine_of
 from orchestrator.loading.profiles import load_stack
 from orchestrator.model.profile import Load
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.timeout(600),
+    SAME_AS_THE_ENGINES,
+]
 
 LOAD = Load(input=20, output=10, prompts=8, rate=100, concurrency=4)
 STANDIN = LAB / "standin"

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from tests.engine.kinds import SAME_AS_THE_ENGINES
 
 from l40s_lab.engine.environment import STACKS, ensure_engine
 from l40s_lab.node.models import config
@@ -22,7 +23,11 @@ from orchestrator.loading.profiles import load_profile
 from orchestrator.model.profile import ModelProfile
 from orchestrator.planning.layout import finer_block, obstacles
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.timeout(1200),
+    SAME_AS_THE_ENGINES,
+]
 
 STOCK = "DeepSeek-V3-0324"
 MODELS = (STOCK, "Qwen3-235B-A22B-Instruct-2507-FP8", "MiniMax-M2")

@@ -63,7 +63,7 @@ def check(folder: Path, cases: tuple[KernelCase, ...], plant: str = "", *, pytho
     return list(judged(cases, said, engine_of(ENGINE).watched.causes, limit=101376))
 
 
-@pytest.mark.turns(of="kernels: what is right is right")
+@pytest.mark.turns(of="kernels: right is right, wrong is caught")
 def test_every_kernel_is_right_or_says_why_it_was_not_run(tmp_path: Path) -> None:
     (tmp_path / "sgl_kernel.py").write_text(STAND_IN)
     found = {one.case.id: one for one in check(tmp_path, CASES)}
@@ -81,7 +81,7 @@ def test_every_kernel_is_right_or_says_why_it_was_not_run(tmp_path: Path) -> Non
     assert all(one.shared <= 101376 for one in found.values())
 
 
-@pytest.mark.turns(of="kernels: what is wrong is caught")
+@pytest.mark.turns(of="kernels: right is right, wrong is caught")
 @pytest.mark.parametrize(
     ("plant", "verdicts"),
     [

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.engine.kinds import SAME_AS_THE_ENGINES
 from tests.support.reference_cluster import GPU_BYTES, gang, topologies
 
 from l40s_lab.engine.environment import ensure_engine
@@ -33,7 +34,11 @@ from orchestrator.planning.layout import refusal
 from orchestrator.protocol.errors import InputError
 from orchestrator.protocol.staging import Asked
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.timeout(1200),
+    SAME_AS_THE_ENGINES,
+]
 
 STACK = load_stack("sglang-0.5.23")
 BLOCK64, STOCK, INT8 = "DeepSeek-V3-0324-Block64x64", "DeepSeek-V3-0324", "DeepSeek-R1-Channel-INT8"

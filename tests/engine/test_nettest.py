@@ -62,7 +62,7 @@ def test_healthy_links_are_as_fast_as_each_other(lab: SmallLab) -> None:
     assert not lab.in_place_processes()
 
 
-@pytest.mark.turns(of="nettest: what is wrong is named, and nothing starts on it")
+@pytest.mark.turns(of="nettest: what is wrong or dies is named, and nothing is left")
 def test_a_slow_rdma_port_is_named(lab: SmallLab) -> None:
     """The stand-in of ib_write_bw reports each port's rate as its bandwidth, and a lower one for the slow port."""
     program = Path(ib_write_bw.__file__).read_bytes()
@@ -88,7 +88,7 @@ def test_a_slow_rdma_port_is_named(lab: SmallLab) -> None:
     }
 
 
-@pytest.mark.turns(of="nettest: what is wrong is named, and nothing starts on it")
+@pytest.mark.turns(of="nettest: what is wrong or dies is named, and nothing is left")
 def test_a_slow_link_is_named_and_up_does_not_start_on_it(lab: SmallLab) -> None:
     lab.run("break", "node1", "slow-link", "node3", "20mbit")
     try:
@@ -107,7 +107,7 @@ def test_a_slow_link_is_named_and_up_does_not_start_on_it(lab: SmallLab) -> None
     assert lab.gang()["state"] in ("absent", "failed") and not lab.engine_processes()
 
 
-@pytest.mark.turns(of="nettest: what is wrong is named, and nothing starts on it")
+@pytest.mark.turns(of="nettest: what is wrong or dies is named, and nothing is left")
 def test_a_link_that_corrupts_data_is_named_and_nothing_starts_on_it(lab: SmallLab) -> None:
     """One byte of a MiB, with right checksums: the nodes' kernels and Gloo notice nothing."""
     lab.run("break", "node1", "corrupt-link", "node3")
@@ -125,7 +125,7 @@ def test_a_link_that_corrupts_data_is_named_and_nothing_starts_on_it(lab: SmallL
     assert lab.gang()["state"] in ("absent", "failed") and not lab.engine_processes()
 
 
-@pytest.mark.turns(of="nettest: what is wrong is named, and nothing starts on it")
+@pytest.mark.turns(of="nettest: what is wrong or dies is named, and nothing is left")
 def test_a_slow_node_is_named(lab: SmallLab) -> None:
     lab.run("break", "node2", "slow-node", "50mbit")
     try:
@@ -136,7 +136,7 @@ def test_a_slow_node_is_named(lab: SmallLab) -> None:
     assert found["gangs"][0]["bisected"] == "node2"  # halves of the nodes name the same one
 
 
-@pytest.mark.turns(of="nettest: interrupted in the middle")
+@pytest.mark.turns(of="nettest: what is wrong or dies is named, and nothing is left")
 def test_a_rank_that_dies_ends_all_and_is_the_one_message(lab: SmallLab) -> None:
     test = lab.start("nettest", "--model", lab.model)
     wait_for_ranks(lab)
@@ -147,7 +147,7 @@ def test_a_rank_that_dies_ends_all_and_is_the_one_message(lab: SmallLab) -> None
     until(lambda: not lab.in_place_processes(), 30, "nothing of it is left")
 
 
-@pytest.mark.turns(of="nettest: interrupted in the middle")
+@pytest.mark.turns(of="nettest: what is wrong or dies is named, and nothing is left")
 def test_an_interrupted_start_leaves_no_agent_and_says_so(lab: SmallLab) -> None:
     start = lab.start("up", "--model", lab.model, "--nettest")
     wait_for_ranks(lab)
@@ -158,7 +158,7 @@ def test_an_interrupted_start_leaves_no_agent_and_says_so(lab: SmallLab) -> None
     assert lab.gang()["state"] in ("absent", "failed")
 
 
-@pytest.mark.turns(of="nettest: interrupted in the middle")
+@pytest.mark.turns(of="nettest: what is wrong or dies is named, and nothing is left")
 def test_a_node_that_is_lost_in_the_middle_is_the_one_message(lab: SmallLab) -> None:
     test = lab.start("nettest", "--model", lab.model)
     wait_for_ranks(lab)

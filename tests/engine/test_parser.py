@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.engine.kinds import SAME_AS_THE_ENGINES
 
 from l40s_lab.engine.environment import ENGINE_STACK, ensure_engine
 from orchestrator.engines.engine import Intent
@@ -26,7 +27,11 @@ from orchestrator.model.profile import CudaGraphs
 from orchestrator.planning import engine_command as commands
 from orchestrator.protocol.planned import Layout
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.timeout(1200),
+    SAME_AS_THE_ENGINES,
+]
 
 LAYOUT = Layout(tensor_parallel=16, attention_data_parallel=4, nnodes=2, gpus_per_node=16)
 

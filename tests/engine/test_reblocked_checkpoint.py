@@ -12,11 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.engine.kinds import SAME_AS_THE_ENGINES
 
 from l40s_lab.engine.environment import ensure_engine
 from orchestrator.checkpoint.on_node.reblock import plan, reblock
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(2400)]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.timeout(2400),
+    SAME_AS_THE_ENGINES,
+]
 
 RANKS = 32
 COLUMN = ("model.layers.0.mlp.gate_proj.weight", 2048, 256)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.engine.kinds import SAME_AS_THE_ENGINES
 
 from l40s_lab.engine.environment import ensure_engine
 from orchestrator.engines.engine import Lookup
@@ -24,7 +25,11 @@ from orchestrator.loading.profiles import load_profile, load_stack
 from orchestrator.node.look.reading import LARGEST_TEXT
 from orchestrator.protocol.planned import Layout
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.timeout(1200),
+    SAME_AS_THE_ENGINES,
+]
 
 GPU = "NVIDIA L40S"
 MODELS = ("DeepSeek-V3-0324-Block64x64", "DeepSeek-R1-Channel-INT8", "DeepSeek-V3-0324")

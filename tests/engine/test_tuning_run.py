@@ -81,6 +81,7 @@ def results(lab: SmallLab) -> list[dict[str, Any]]:
     return [json.loads(line) for file in files for line in file.read_text().splitlines() if line.endswith("}")]
 
 
+@pytest.mark.turns(of="kernels: right is right, wrong is caught")
 def test_a_killed_run_goes_on_where_it_was_and_its_pack_reaches_the_engine(lab: SmallLab, tmp_path: Path) -> None:
     pack = tmp_path / "mini.tar.gz"
     first = lab.start(*run(lab, pack))
@@ -106,7 +107,7 @@ def test_a_killed_run_goes_on_where_it_was_and_its_pack_reaches_the_engine(lab: 
     assert "without a GPU" in refused.stderr
 
 
-@pytest.mark.turns(of="kernels: what is right is right")
+@pytest.mark.turns(of="kernels: right is right, wrong is caught")
 def test_the_plans_kernels_are_checked_on_every_node_and_nothing_is_left(lab: SmallLab) -> None:
     words = ("stack", "check", "--model", str(lab.folder / f"{NAME}.yml"), "--json")
     done = lab.deploy(*words, code=None, timeout=600)
@@ -120,7 +121,7 @@ def test_the_plans_kernels_are_checked_on_every_node_and_nothing_is_left(lab: Sm
     assert not lab.in_place_processes()
 
 
-@pytest.mark.turns(of="kernels: what is wrong is caught")
+@pytest.mark.turns(of="kernels: right is right, wrong is caught")
 def test_tiles_that_give_a_wrong_product_are_never_kept(tmp_path: Path) -> None:
     def tile(depth: int) -> dict[str, int]:
         return {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": depth, "GROUP_SIZE_M": 1, "num_warps": 4,

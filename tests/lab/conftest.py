@@ -1,4 +1,17 @@
-"""Labs for the tests: own names, own directory, always removed afterwards."""
+"""Labs for the tests: own names, own directory, always removed afterwards.
+
+A file whose `pytestmark` has one of these kinds is one variation of it (tests/support/turns.py): a run of `make test`
+plays one file of each, of the lab itself two. What each run plays of the same, whichever file has its turn:
+
+| kind | files | in each run |
+|---|---|---|
+| LOSES_A_PART | a guard goes on without a node; 32 ranks; hangs, rails; boots | tests/chaos, tests/simulation |
+| BEHIND_ONE_ROUTER | rolling; two operators; several models; replicas | BEGUN_AND_FINISHED, tests/simulation |
+| BEGUN_AND_FINISHED | the gate; commands that are interrupted | tests/unit/gang/steps, tests/changes |
+| MEASURED | bench and golden; sweeps | tests/unit/sweep, tests/unit/bench, tests/unit/golden |
+| PREPARED | all roles, from a bundle; the firewall; viewers | tests/unit/playbooks |
+| THE_LAB_ITSELF | its life; level 0; its nodes; systemd on them | every other lab here |
+"""
 
 from __future__ import annotations
 
@@ -11,6 +24,13 @@ import pytest
 from tests.support.ports import free_port
 from tests.support.router import ROUTER_PORTS, NotInstalled, router_environment, router_group
 from tests.support.small_lab import RunningLab, SmallLab, small_lab
+
+LOSES_A_PART = pytest.mark.turns(of="labs: a gang loses a part")
+BEHIND_ONE_ROUTER = pytest.mark.turns(of="labs: gangs behind one router")
+BEGUN_AND_FINISHED = pytest.mark.turns(of="labs: what a command has begun is finished or taken back")
+MEASURED = pytest.mark.turns(of="labs: what serves is measured")
+PREPARED = pytest.mark.turns(of="labs: what `prepare` makes is taken back")
+THE_LAB_ITSELF = pytest.mark.turns(of="labs: the lab itself", play=2)
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="emulated nodes need root")
 

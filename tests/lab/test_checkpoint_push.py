@@ -104,7 +104,7 @@ def test_each_byte_leaves_the_source_once_on_its_way_to_three_nodes(lab: SmallLa
     assert not behind(lab)
 
 
-@pytest.mark.turns(of="push: interrupted on its way")
+@pytest.mark.turns(of="push: interrupted or flipped on its way")
 def test_a_controller_that_was_killed_leaves_nothing_that_looks_complete_and_the_next_one_goes_on(
     lab: SmallLab,
 ) -> None:
@@ -124,7 +124,7 @@ def test_a_controller_that_was_killed_leaves_nothing_that_looks_complete_and_the
     assert not behind(lab)
 
 
-@pytest.mark.turns(of="push: interrupted on its way")
+@pytest.mark.turns(of="push: interrupted or flipped on its way")
 def test_a_node_in_the_middle_is_killed(lab: SmallLab) -> None:
     """It fails, and the others go on without it."""
     sums = made(lab, "middle")
@@ -141,7 +141,7 @@ def test_a_node_in_the_middle_is_killed(lab: SmallLab) -> None:
     assert not behind(lab)
 
 
-@pytest.mark.turns(of="push: interrupted on its way")
+@pytest.mark.turns(of="push: interrupted or flipped on its way")
 def test_a_full_disk_in_the_middle_is_told_and_the_others_go_on_without_it(lab: SmallLab) -> None:
     sums = made(lab, "full")
     running = begin(lab, "full")
@@ -160,7 +160,7 @@ def test_a_full_disk_in_the_middle_is_told_and_the_others_go_on_without_it(lab: 
     assert not behind(lab)
 
 
-@pytest.mark.turns(of="push: interrupted on its way")
+@pytest.mark.turns(of="push: interrupted or flipped on its way")
 def test_the_source_is_killed(lab: SmallLab) -> None:
     sums = made(lab, "source")
     running = begin(lab, "source")
@@ -227,6 +227,7 @@ def make_fp8(folder: Path) -> None:
     write(folder, tensors, shards=SHARDS, config={"quantization_config": CONFIG["quantization_config"]})
 
 
+@pytest.mark.turns(of="push: interrupted or flipped on its way")
 def test_a_flipped_byte_is_repaired_by_the_command_that_verify_names(lab: SmallLab) -> None:
     """Only this shard is sent; push without --repair names the same command."""
     sums = made(lab, "flipped", 6, 2_000_000)

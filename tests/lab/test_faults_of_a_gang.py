@@ -15,9 +15,9 @@ from tests.support.waiting import until
 
 from orchestrator.loading.inventory import load_inventory
 
-from .conftest import needs_root
+from .conftest import LOSES_A_PART, needs_root
 
-pytestmark = [pytest.mark.lab, needs_root]
+pytestmark = [pytest.mark.lab, needs_root, LOSES_A_PART]
 
 
 @pytest.fixture(scope="module")

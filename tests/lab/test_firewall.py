@@ -12,9 +12,14 @@ from tests.support.small_lab import SmallLab, small_lab
 
 from orchestrator.loading.inventory import load_inventory
 
-from .conftest import needs_root
+from .conftest import PREPARED, needs_root
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(600), needs_root]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.timeout(600),
+    needs_root,
+    PREPARED,
+]
 TABLE = "nft list table inet l40s_deploy 2>/dev/null || echo none"
 OURS = "find /etc -name '*l40s-deploy*' | sort"
 

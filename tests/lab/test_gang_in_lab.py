@@ -20,9 +20,9 @@ from tests.support.load import complete
 from tests.support.small_lab import RunningLab
 from tests.support.waiting import until
 
-from .conftest import needs_root
+from .conftest import LOSES_A_PART, needs_root
 
-pytestmark = [pytest.mark.lab, needs_root]
+pytestmark = [pytest.mark.lab, needs_root, LOSES_A_PART]
 
 MODEL = ("--model", "DeepSeek-V3-0324-Block64x64")
 LEASE_S = 14

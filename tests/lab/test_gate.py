@@ -15,9 +15,14 @@ from tests.support.load import Load
 from tests.support.small_lab import MODEL, SmallLab
 from tests.support.waiting import until
 
-from .conftest import needs_root, routed_lab
+from .conftest import BEGUN_AND_FINISHED, needs_root, routed_lab
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(900), needs_root]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.timeout(900),
+    needs_root,
+    BEGUN_AND_FINISHED,
+]
 
 PLANTED = ("STANDIN_WRONG_TOKEN", "STANDIN_STEP_MS", "STANDIN_FAIL", "NCCL_MIN_CTAS")
 

@@ -21,7 +21,7 @@ from tests.support.small_lab import MODEL, SmallLab
 from tests.support.turns import drawn
 from tests.support.waiting import slack, until
 
-from .conftest import needs_root, routed_lab
+from .conftest import BEGUN_AND_FINISHED, needs_root, routed_lab
 
 MOMENTS = int(os.environ.get("MOMENTS", "1"))
 SEED = int(os.environ.get("SEED", "0")) or 1 + drawn("interrupted") % (1 << 31)
@@ -35,7 +35,12 @@ NOTHING_LEFT = "no interrupted command has left anything"
 STOPPED_BY_HAND = "is stopped; start it again"
 SIGNALS = (signal.SIGKILL, signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(300 + 120 * MOMENTS), needs_root]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.timeout(300 + 120 * MOMENTS),
+    needs_root,
+    BEGUN_AND_FINISHED,
+]
 
 
 @pytest.fixture(scope="module")

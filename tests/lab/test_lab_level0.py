@@ -19,9 +19,9 @@ from tests.support.waiting import until
 
 from l40s_lab.processes import Identity
 
-from .conftest import needs_root
+from .conftest import THE_LAB_ITSELF, needs_root
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, THE_LAB_ITSELF]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

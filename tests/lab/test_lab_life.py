@@ -20,9 +20,9 @@ from tests.support.waiting import until
 from l40s_lab.life.home import Home
 from l40s_lab.processes import Identity
 
-from .conftest import needs_root
+from .conftest import THE_LAB_ITSELF, needs_root
 
-pytestmark = [pytest.mark.lab, needs_root]
+pytestmark = [pytest.mark.lab, needs_root, THE_LAB_ITSELF]
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from tests.support.small_lab import RunningLab
 
-from .conftest import needs_root
+from .conftest import THE_LAB_ITSELF, needs_root
 from .test_lab_life import expect_console_of_root
 
-pytestmark = [pytest.mark.lab, needs_root]
+pytestmark = [pytest.mark.lab, needs_root, THE_LAB_ITSELF]
 
 IB = "/sys/class/infiniband"
 

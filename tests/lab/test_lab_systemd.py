@@ -13,10 +13,10 @@ import pytest
 from tests.support.small_lab import RunningLab
 from tests.support.waiting import until
 
-from .conftest import needs_root
+from .conftest import THE_LAB_ITSELF, needs_root
 from .test_lab_life import control_groups_of, expect_spotless, node_pids
 
-pytestmark = [pytest.mark.lab, needs_root]
+pytestmark = [pytest.mark.lab, needs_root, THE_LAB_ITSELF]
 
 FIRST_BUILD_S = 300
 

@@ -20,9 +20,14 @@ from tests.support.waiting import until
 from l40s_lab.standin.answers import NOTICE
 from orchestrator.support.steps.certify import STEPS
 
-from .conftest import needs_root
+from .conftest import MEASURED, needs_root
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(900), needs_root]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.timeout(900),
+    needs_root,
+    MEASURED,
+]
 
 LOAD = {"input": 20, "output": 10, "prompts": 8, "rate": 100, "concurrency": 4}
 WORDS = [word for name, value in LOAD.items() for word in (f"--{name}", str(value))]

@@ -17,9 +17,9 @@ from tests.support.router import OLD_ROUTER, NotInstalled, router_environment, r
 from tests.support.small_lab import MODEL, SmallLab
 from tests.support.waiting import until
 
-from .conftest import needs_root, routed_lab
+from .conftest import BEHIND_ONE_ROUTER, needs_root, routed_lab
 
-pytestmark = [pytest.mark.lab, needs_root]
+pytestmark = [pytest.mark.lab, needs_root, BEHIND_ONE_ROUTER]
 OTHER = "other-v3"
 SAYS_MODEL = {"STANDIN_SAYS_MODEL": "1"}
 ENOUGH = 50

@@ -111,7 +111,7 @@ def test_a_scrape_costs_each_node_less_than_a_hundredth_of_a_core(lab: SmallLab)
     assert max(shares.values()) < SHARE
 
 
-@pytest.mark.turns(of="monitoring: a death is shown in time")
+@pytest.mark.turns(of="monitoring: what happens is shown in time")
 def test_a_killed_rank_reaches_the_receiver_in_time(lab: SmallLab, tmp_path: Path) -> None:
     program("prometheus")
     ports = free_port(), free_port()
@@ -138,7 +138,7 @@ def test_a_killed_rank_reaches_the_receiver_in_time(lab: SmallLab, tmp_path: Pat
     assert "l40s-deploy why" in alert["annotations"]["runbook"]
 
 
-@pytest.mark.turns(of="monitoring: a death is shown in time")
+@pytest.mark.turns(of="monitoring: what happens is shown in time")
 def test_page_and_watch_show_a_death_in_time(lab: SmallLab) -> None:
     if lab.gang()["state"] != "ready":
         lab.deploy("down")
@@ -279,6 +279,7 @@ def served_to_us(port: int) -> bool:
         return ours.getresponse().status == 200
 
 
+@pytest.mark.turns(of="monitoring: what happens is shown in time")
 def test_a_watching_doctor_says_what_is_new_and_what_is_gone(lab: SmallLab) -> None:
     node = next(iter(lab.hosts()))
     with receiver() as pager:

@@ -21,9 +21,14 @@ from tests.support.small_lab import SmallLab, small_lab
 from tests.support.waiting import slack, until
 from tests.support.wheels import small_stack, wheel
 
-from .conftest import needs_root
+from .conftest import PREPARED, needs_root
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(1500), needs_root]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.timeout(1500),
+    needs_root,
+    PREPARED,
+]
 
 NODES = ("node0",)
 """What a second one would show is that ansible takes several: tests/lab/test_viewers.py."""

@@ -21,11 +21,17 @@ from tests.support.preloaded import L40S_DEPLOY
 from tests.support.small_lab import MODEL, SmallLab, guarding
 from tests.support.waiting import slack, until
 
-from .conftest import needs_root, routed_lab
+from .conftest import BEHIND_ONE_ROUTER, needs_root, routed_lab
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(900), needs_root]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.timeout(900),
+    needs_root,
+    BEHIND_ONE_ROUTER,
+]
 NEXT_KEY = f"client-key-2-{os.getpid()}"
 """On no command line of this machine; a run of the tests beside this one has another."""
+DIES = "rolling: what dies or does not rise ends nothing else"
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +67,7 @@ def test_no_request_fails_while_three_gangs_restart(lab: SmallLab) -> None:
     assert len(workers(lab)) == 3
 
 
-@pytest.mark.turns(of="rolling: the router itself goes, and comes back")
+@pytest.mark.turns(of=DIES)
 def test_a_guard_brings_a_killed_router_back_and_every_record_has_it(lab: SmallLab) -> None:
     def answers() -> bool:
         try:
@@ -145,7 +151,7 @@ def test_up_with_a_changed_plan_changes_gang_after_gang_and_no_request_fails(lab
     assert len(workers(lab)) == 3
 
 
-@pytest.mark.turns(of="rolling: a gang that does not rise ends it, and the rest serves")
+@pytest.mark.turns(of=DIES)
 def test_the_first_gang_goes_back_when_it_fails_with_the_changed_plan(lab: SmallLab) -> None:
     before = lab.json("status")["gangs"]
     plan_for(lab, STANDIN_FAIL="rank=1,phase=weights,how=oom")
@@ -184,7 +190,7 @@ def test_maintenance_of_one_gang_that_loses_its_power_meanwhile_and_the_others_s
     assert len(workers(lab)) == 3
 
 
-@pytest.mark.turns
+@pytest.mark.turns(of=DIES)
 @pytest.mark.parametrize("fault", [("kill-rank", "0"), ("power-off",)], ids=lambda fault: fault[0])
 def test_of_a_gang_that_dies_only_the_requests_in_flight_fail(lab: SmallLab, fault: tuple[str, ...]) -> None:
     last, clients = lab.gang(1)["run_id"], 6
@@ -201,7 +207,7 @@ def test_of_a_gang_that_dies_only_the_requests_in_flight_fail(lab: SmallLab, fau
     assert len(workers(lab)) == 3
 
 
-@pytest.mark.turns(of="rolling: a gang that does not rise ends it, and the rest serves")
+@pytest.mark.turns(of=DIES)
 def test_it_ends_at_the_first_gang_that_does_not_come_back_and_the_rest_serves(lab: SmallLab) -> None:
     """The model is lost once the gang's turn has begun."""
     last = lab.gang(2)["run_id"]
@@ -228,7 +234,7 @@ def test_down_takes_gangs_out_before_they_stop(lab: SmallLab) -> None:
     assert "none would be left" in refused.stderr
 
 
-@pytest.mark.turns(of="rolling: the router itself goes, and comes back")
+@pytest.mark.turns(of="rolling: no request fails while gangs change")
 def test_clients_come_by_tls_with_the_routers_key_and_a_new_key_restarts_no_gang(lab: SmallLab, tmp_path: Path) -> None:
     def private(name: str, text: str) -> str:
         path = tmp_path / name

@@ -11,9 +11,14 @@ import yaml
 from tests.support.small_lab import SmallLab, small_lab
 from tests.support.waiting import until
 
-from .conftest import needs_root
+from .conftest import LOSES_A_PART, needs_root
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(600), needs_root]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.timeout(600),
+    needs_root,
+    LOSES_A_PART,
+]
 
 
 @pytest.fixture(scope="module")

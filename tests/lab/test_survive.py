@@ -20,10 +20,15 @@ from tests.support.small_lab import ENVIRONMENT, RunningLab, guarding, serving, 
 from tests.support.small_lab import MODEL as SMALL
 from tests.support.waiting import slack, until
 
-from .conftest import needs_root
+from .conftest import LOSES_A_PART, needs_root
 from .test_gang_in_lab import look_until, nothing_left, write_inventory
 
-pytestmark = [pytest.mark.lab, needs_root, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.lab,
+    needs_root,
+    pytest.mark.timeout(600),
+    LOSES_A_PART,
+]
 
 MODEL = ("--model", "DeepSeek-V3-0324-Block64x64")
 LEASE_S = 6

@@ -15,9 +15,14 @@ from tests.support.load import Load
 from tests.support.small_lab import MODEL, SmallLab, small_lab
 from tests.support.waiting import slack, until
 
-from .conftest import needs_root, routed_lab
+from .conftest import MEASURED, needs_root, routed_lab
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(1800), needs_root]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.timeout(1800),
+    needs_root,
+    MEASURED,
+]
 
 WORDS = (
     *("sweep", "--model", MODEL, "--load", "1,4", "--input", "20", "--output", "10"),

@@ -11,9 +11,9 @@ from tests.support.preloaded import L40S_DEPLOY
 from tests.support.small_lab import MODEL, SmallLab
 from tests.support.waiting import until
 
-from .conftest import needs_root, routed_lab
+from .conftest import BEHIND_ONE_ROUTER, needs_root, routed_lab
 
-pytestmark = [pytest.mark.lab, needs_root]
+pytestmark = [pytest.mark.lab, needs_root, BEHIND_ONE_ROUTER]
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,14 @@ from tests.support.waiting import until
 
 from orchestrator.protocol.errors import Exit
 
-from .conftest import needs_root
+from .conftest import PREPARED, needs_root
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(900), needs_root]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.timeout(900),
+    needs_root,
+    PREPARED,
+]
 
 STATE = "/var/lib/l40s-deploy"
 UP_AGAIN = "run `up` again"

@@ -1,9 +1,11 @@
 """Variations by turns: every run of the tests plays every kind, and of a kind's variations one, chosen by the commit.
 
 A test marked `turns` is one kind, and its parameters are its variations; `turns(of="...")` makes one kind of several
-tests, or several kinds of one test's parameters; `turns(play=3)` plays three. Of a kind those are played that never
-were, then those that were played longest ago, by the page as it is in the commit; among equals the commit's hash
-decides. So the same commit always plays the same, and pages that are committed bring every variation to its turn.
+tests, or several kinds of one test's parameters; `turns(play=3)` plays three. In a file's `pytestmark` the file is one
+variation, with its lab: the kind is of several files, and of a file that is played its own kinds have their turns. Of a
+kind those are played that never were, then those that were played longest ago, by the page as it is in the commit;
+among equals the commit's hash decides. So the same commit always plays the same, and pages that are committed bring
+every variation to its turn.
 
 TURN=commit, as in `make test`, writes the page; TURN=all, as in `make long`, plays all and writes the page. A test that
 is named with `::` is played with all its variations.
@@ -119,18 +121,20 @@ class Turns:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        kinds = _kinds(items)
-        self.rows = {row for kind in kinds.values() for row in kind.rows}
+        marked = {item.nodeid: found for item in items if (found := _variations(item))}
+        self.rows = {row for variations in marked.values() for row, _ in variations}
         if self.turn == ALL or any("::" in word for word in config.args):
             return
         played = {row: when for row, (when, _) in read(_committed_page()).items()}
-        out = self.rows - chosen(kinds.values(), played, head_commit())
+        out = without_turn(marked, played, head_commit())
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in out])
         items[:] = [item for item in items if item.nodeid not in out]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if MARK in report.keywords and (report.skipped or (report.when == "call" and report.passed)):
-            self.played[report.nodeid] = f"{head_commit()[:12]} {'(skipped)' if report.skipped else ''}".strip()
+            at = f"{head_commit()[:12]} {'(skipped)' if report.skipped else ''}".strip()
+            for row in (report.nodeid, _file(report.nodeid)):
+                self.played[row] = self.played.get(row, at) if report.skipped else at
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -149,14 +153,31 @@ class Turns:
             PAGE.write_text(written(rows, before | {row: (now, at) for row, at in self.played.items()}))
 
 
-def _kinds(items: Iterable[pytest.Item]) -> dict[str, Kind]:
-    """What is marked, by the kind's name."""
+Variations = list[tuple[str, pytest.Mark]]
+"""Rows that a test is, or is a part of: itself, its file; with the marks that say so."""
+
+
+def _variations(item: pytest.Item) -> Variations:
+    return [(node.nodeid, mark) for node, mark in item.iter_markers_with_node(MARK)]
+
+
+def without_turn(marked: Mapping[str, Variations], played: Mapping[str, str], commit: str) -> set[str]:
+    """Tests that are not played. Files have their turns first: in one that is not played, no kind has any."""
+    out: set[str] = set()
+    for whole in (True, False):
+        kinds = _kinds((rows for test, rows in marked.items() if test not in out), whole)
+        rest = {row for kind in kinds.values() for row in kind.rows} - chosen(kinds.values(), played, commit)
+        out |= {test for test, rows in marked.items() if any(row in rest for row, _ in rows)}
+    return out
+
+
+def _kinds(variations: Iterable[Variations], whole: bool) -> dict[str, Kind]:
+    """By the kind's name. whole: kinds of files, otherwise those of tests"""
     kinds: dict[str, Kind] = {}
-    for item in items:
-        if (mark := item.get_closest_marker(MARK)) is not None:
-            name = mark.kwargs.get("of") or _test(item.nodeid)
-            kind = kinds.setdefault(name, Kind(play=mark.kwargs.get("play", 1)))
-            kind.rows.append(item.nodeid)
+    marks = {row: mark for rows in variations for row, mark in rows if (row == _file(row)) is whole}
+    for row, mark in marks.items():
+        kind = kinds.setdefault(mark.kwargs.get("of") or _test(row), Kind(play=mark.kwargs.get("play", 1)))
+        kind.rows.append(row)
     return kinds
 
 
@@ -164,8 +185,12 @@ def _test(row: str) -> str:
     return row.partition("[")[0]
 
 
+def _file(row: str) -> str:
+    return row.partition("::")[0]
+
+
 def _is_there(row: str) -> bool:
-    return (ROOT / row.partition("::")[0]).exists()
+    return (ROOT / _file(row)).exists()
 
 
 def _number(commit: str, name: str) -> int:
