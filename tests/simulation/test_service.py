@@ -22,8 +22,9 @@ from orchestrator.model.gang_state import GangState
 
 LIVES = 500
 """Always the same ones, so that a failure is of the change that it comes with. A run of the tests plays a part of them
-by turns, in ten seconds of processor time, and `make long` all; `make simulate` draws others."""
-PARTS = 8
+by turns, in six seconds of processor time, and `make long` all; `make simulate` draws others."""
+PARTS = 16
+BUGS_PLAYED = 4
 
 
 @pytest.mark.turns
@@ -347,6 +348,7 @@ SEEDED: dict[str, tuple[Any, str, Callable[..., Any], Life, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.turns(play=BUGS_PLAYED)
 @pytest.mark.parametrize("name", SEEDED)
 def test_a_seeded_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, attribute, bug, life, violates = SEEDED[name]

@@ -121,7 +121,7 @@ def run_role(
     return run_playbook("play.yml", inventory=inventory, variables=variables, deadline_s=60 * slack(), on_step=heard)
 
 
-@pytest.mark.turns(of="roles: played whole")
+@pytest.mark.turns(of="roles: played whole", play=2)
 def test_containers_are_installed_only_where_no_program_for_them_is_and_nothing_goes(
     play: Path, tmp_path: Path
 ) -> None:
@@ -149,7 +149,7 @@ def test_containers_are_installed_only_where_no_program_for_them_is_and_nothing_
         assert hosts[name].read("recorded") == []
 
 
-@pytest.mark.turns(of="roles: played whole")
+@pytest.mark.turns(of="roles: played whole", play=2)
 def test_packages_are_ours_only_when_all_of_them_were_fetched(play: Path, tmp_path: Path) -> None:
     hosts = {"good": Host(tmp_path / "good"), "offline": Host(tmp_path / "offline", offline=True)}
     described = {"debian": True, "packages_missing": ["docker.io"], "vendor_rdma": ""}
@@ -159,7 +159,7 @@ def test_packages_are_ours_only_when_all_of_them_were_fetched(play: Path, tmp_pa
     assert hosts["offline"].read("recorded") == []
 
 
-@pytest.mark.turns(of="roles: played whole")
+@pytest.mark.turns(of="roles: played whole", play=2)
 def test_the_sudo_rule_goes_last_and_an_image_that_stays_is_named(play: Path, tmp_path: Path) -> None:
     hosts = {name: Host(tmp_path / name) for name in ("good", "broken")}
     for host in hosts.values():
@@ -185,7 +185,7 @@ def test_the_sudo_rule_goes_last_and_an_image_that_stays_is_named(play: Path, tm
     assert any("here@sha256:00" in remark for remark in remarks)
 
 
-@pytest.mark.turns(of="roles: played whole")
+@pytest.mark.turns(of="roles: played whole", play=2)
 def test_a_check_before_the_interpreter_is_there_leaves_out_what_needs_it(
     play: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
