@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.engine.kinds import WITH_ITS_TORCH
 
 from l40s_lab.engine.environment import ensure_engine
 from orchestrator.engines.registry import engine_of
@@ -20,7 +21,7 @@ from orchestrator.protocol.message import parsed
 from orchestrator.tuning.kernels import KernelResult, judged
 from orchestrator.tuning.messages import KernelCase, KernelLine, KernelsOrder
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900), WITH_ITS_TORCH]
 
 ENGINE = load_stack("sglang-0.5.23")
 CASES = (

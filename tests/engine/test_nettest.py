@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.engine.kinds import WITH_ITS_TORCH
 from tests.support import ib_write_bw
 from tests.support.small_lab import IN_PLACE, SmallLab, small_lab
 from tests.support.waiting import slack, until
 
-pytestmark = [pytest.mark.engine, pytest.mark.lab, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engine, pytest.mark.lab, pytest.mark.timeout(900), WITH_ITS_TORCH]
 
 NODES = 4
 RANKS_S = 120

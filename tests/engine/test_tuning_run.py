@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.engine.kinds import WITH_ITS_TORCH
 from tests.support.small_lab import SmallLab, small_lab
 from tests.support.waiting import until
 
@@ -25,7 +26,7 @@ from orchestrator.protocol.message import parsed
 from orchestrator.tuning.messages import TuneJob, TuneLine, TunersOrder
 from orchestrator.tuning.steps.packs import load_pack
 
-pytestmark = [pytest.mark.engine, pytest.mark.lab, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engine, pytest.mark.lab, pytest.mark.timeout(900), WITH_ITS_TORCH]
 
 NAME = "mini-fp8"
 DIMENSIONS = {

@@ -1,7 +1,7 @@
 """Labs for the tests: own names, own directory, always removed afterwards.
 
 A file whose `pytestmark` has one of these kinds is one variation of it (tests/support/turns.py): a run of `make test`
-plays one file of each, of the lab itself two. What each run plays of the same, whichever file has its turn:
+plays one file of each, of SEEN and of the lab itself two. What each run plays of the same, whichever file has its turn:
 
 | kind | files | in each run |
 |---|---|---|
@@ -9,6 +9,7 @@ plays one file of each, of the lab itself two. What each run plays of the same, 
 | BEHIND_ONE_ROUTER | rolling; two operators; several models; replicas | BEGUN_AND_FINISHED, tests/simulation |
 | BEGUN_AND_FINISHED | the gate; commands that are interrupted | tests/unit/gang/steps, tests/changes |
 | MEASURED | bench and golden; sweeps | tests/unit/sweep, tests/unit/bench, tests/unit/golden |
+| SEEN | metrics and alerts; the doctor; plans of 32 ranks; recorded machines | tests/unit, tests/golden |
 | PREPARED | all roles, from a bundle; the firewall; viewers | tests/unit/playbooks |
 | THE_LAB_ITSELF | its life; level 0; its nodes; systemd on them | every other lab here |
 """
@@ -29,6 +30,7 @@ LOSES_A_PART = pytest.mark.turns(of="labs: a gang loses a part")
 BEHIND_ONE_ROUTER = pytest.mark.turns(of="labs: gangs behind one router")
 BEGUN_AND_FINISHED = pytest.mark.turns(of="labs: what a command has begun is finished or taken back")
 MEASURED = pytest.mark.turns(of="labs: what serves is measured")
+SEEN = pytest.mark.turns(of="labs: what is seen of nodes, and planned on them", play=2)
 PREPARED = pytest.mark.turns(of="labs: what `prepare` makes is taken back")
 THE_LAB_ITSELF = pytest.mark.turns(of="labs: the lab itself", play=2)
 

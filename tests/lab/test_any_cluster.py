@@ -13,9 +13,9 @@ import pytest
 from tests.support.preloaded import L40S_DEPLOY
 from tests.support.small_lab import RunningLab
 
-from .conftest import needs_root
+from .conftest import SEEN, needs_root
 
-pytestmark = [pytest.mark.lab, needs_root]
+pytestmark = [pytest.mark.lab, needs_root, SEEN]
 
 MINE = """
 all:

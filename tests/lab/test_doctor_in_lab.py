@@ -16,9 +16,9 @@ from tests.support.waiting import slack
 
 from orchestrator.doctor.netplan import BOND_FILE, RAIL_FILE
 
-from .conftest import needs_root
+from .conftest import SEEN, needs_root
 
-pytestmark = [pytest.mark.lab, needs_root]
+pytestmark = [pytest.mark.lab, needs_root, SEEN]
 
 
 def doctor(lab: RunningLab, *words: str) -> tuple[int, dict[str, Any], float]:

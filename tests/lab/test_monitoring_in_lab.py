@@ -22,7 +22,9 @@ from tests.support.prometheus import Receiver, checked, program, query, receiver
 from tests.support.small_lab import SmallLab, guarding, small_lab
 from tests.support.waiting import slack, until
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
+from .conftest import SEEN
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(900), SEEN]
 
 BOUND_S = 30.0
 """From a killed rank to the receiver: two intervals of 5 s and the delivery, on a machine without other load."""

@@ -18,9 +18,9 @@ import yaml
 from tests.support.small_lab import RunningLab
 from tests.support.waiting import until
 
-from .conftest import needs_root
+from .conftest import SEEN, needs_root
 
-pytestmark = [pytest.mark.lab, needs_root]
+pytestmark = [pytest.mark.lab, needs_root, SEEN]
 
 MODEL = ("--model", "DeepSeek-V3-0324-Block64x64")
 
