@@ -269,13 +269,18 @@ class _Stream:
     def suspect(self) -> Suspicion | None:
         """What ended it; an exception that it survived did not."""
         seen = self.watch.suspect(0.0)
-        if seen is not None and seen.id in _GENERAL and seen.weak:
-            others = (other for other in self.watch.suspicions(0.0) if other.id not in _GENERAL)
-            seen = next((other for other in others if not (other.secondary or other.raised)), seen)
-        if seen is not None and seen.secondary:
-            others = self.watch.suspicions(0.0)
-            seen = next((other for other in others if _WAITED_TO_LOAD in "".join(other.lines[-1:])), seen)
-        return None if seen is not None and seen.raised and self.has_survived(seen.text) else seen
+        if seen is None or (seen.raised and self.has_survived(seen.text)):
+            return None
+        return self._says_more(seen)
+
+    def _says_more(self, seen: Suspicion) -> Suspicion:
+        """Another line that tells why, where this one only tells what."""
+        others = [other for other in self.watch.suspicions(0.0) if not other.raised]
+        if seen.secondary:
+            return next((other for other in others if _WAITED_TO_LOAD in "".join(other.lines[-1:])), seen)
+        if seen.id in _GENERAL and seen.weak:
+            return next((other for other in others if not other.secondary and other.id not in _GENERAL), seen)
+        return seen
 
     def has_survived(self, words: str) -> bool:
         """words: they hold an exception's"""
