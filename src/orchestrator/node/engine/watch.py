@@ -227,9 +227,14 @@ class LogWatch:
         if self.phases:
             self._enter(0, now)
 
-    def finish(self, now: float) -> None:
-        """The engine is ready: earlier log lines explain no later death, except those of the last seconds."""
-        self._suspicions = [suspicion for suspicion in self._suspicions if now - suspicion.at <= TOLD_LATE_S]
+    def finish(self, now: float, lasting: re.Pattern[str] = NEVER) -> None:
+        """The engine is ready: earlier log lines explain no later death, except those of the last seconds and those
+        that `lasting` finds."""
+        self._suspicions = [
+            suspicion
+            for suspicion in self._suspicions
+            if now - suspicion.at <= TOLD_LATE_S or any(map(lasting.search, suspicion.lines[-1:]))
+        ]
         if self.phase.name != "ready":
             self.phase = Phase(name="ready", since=now)
         self._position = len(self.phases)

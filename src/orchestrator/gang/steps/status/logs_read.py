@@ -107,8 +107,14 @@ _HOST = re.compile(
 _AT_WORK = re.compile(
     r"\b(?:Prefill|Decode) batch\b|Avg generation throughput: (?!0\.0 )\d|\"POST /\S{1,64} HTTP/\d(?:\.\d)?\" 200\b"
 )
-_OF_WORK = required(_AT_WORK.pattern)
 """An engine that computes: where its log ends so, nothing that stands above has ended it."""
+_OF_WORK = required(_AT_WORK.pattern)
+_OF_KERNEL = re.compile(
+    r"\bNVRM: |\boom[-_]kill|\b[Oo]ut of memory: Kill|^\[ {0,8}\d{1,9}\.\d{1,6}\]|\bkernel: |\[Hardware Error\]"
+)
+"""The kernel's lines: people paste them above the log of an engine that was killed while it computed."""
+_NO_LOG = r"^(?:I|I'm|I've|My|Our|Hi|Hello|We(?! couldn't))\b[ ,]|^\s{0,32}(?:except|elif|if)\b[^{]{0,200}:$"
+"""Of lines: what somebody wrote of a failure, or source code, though it has a failure's words."""
 _WEB_SERVER_UP = "Application startup complete"
 """Of uvicorn, once an engine has loaded: what it told before did not end it, whichever engine it is."""
 _LONGEST = 16 * 1024
@@ -243,7 +249,7 @@ class _Stream:
         self._feed_of_frames(line)
         self._unraised = self._unraised or UNRAISED in line
         if _WEB_SERVER_UP in line:
-            self.watch.finish(float("inf"))
+            self.watch.finish(float("inf"), _OF_KERNEL)
         if plain:
             self.watch.feed(line, 0.0, plain=True)
             return
@@ -263,7 +269,7 @@ class _Stream:
     def end(self) -> None:
         """After its last line: an engine that went on to compute was not ended by what it had told before."""
         if self._at_work and self._at_work == self._failed():
-            self.watch.finish(float("inf"))
+            self.watch.finish(float("inf"), _OF_KERNEL)
             self.watch.tracebacks.raised, self.bare = None, ""
 
     def suspect(self) -> Suspicion | None:
@@ -307,7 +313,7 @@ class _Stream:
         """An exception before a next phase did not end it."""
         phase = self.watch.phase.name
         if self.watch.feed(line, 0.0, quiet=quiet) and self.watch.phase.name == "ready":
-            self.watch.finish(float("inf"))
+            self.watch.finish(float("inf"), _OF_KERNEL)
         elif self.watch.phase.name != phase:
             raised = self.watch.tracebacks.raised
             self.survived = raised.text if raised is not None else self.bare
@@ -440,7 +446,8 @@ def _dialects_engine(product: str, version: str) -> Engine:
 def _streams(texts: Mapping[str, _Text], engine: Engine) -> Iterator[_Stream]:
     """A file's lines by whoever a prefix names."""
     of_engine = engine.watch()
-    known = replace(of_engine, causes=HOST + of_engine.causes + HOST_GENERAL)
+    harmless = "|".join(filter(None, (of_engine.harmless, _NO_LOG)))
+    known = replace(of_engine, causes=HOST + of_engine.causes + HOST_GENERAL, harmless=harmless)
     for name, text in texts.items():
         kinds = dict.fromkeys(text.shapes)
         there = words_in(words_of(known), kinds)

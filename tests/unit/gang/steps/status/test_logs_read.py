@@ -232,9 +232,25 @@ def test_an_engine_that_goes_on_was_not_ended_by_what_stands_above() -> None:
     lines = ["h1:1:9 [0] NCCL WARN NET/IB : mlx5_6:1 Got async event : port error"]
     work = "[2026-01-05 10:05:10 TP0] Decode batch. #running-req: 48, #token: 161212"
     assert read_logs({"a": [*lines, work]}).cause is None
+    killed = "[99123.1] Out of memory: Killed process 4123 (python3) total-vm:1kB"
+    for above in ([], ["[2026-01-05 10:00:00] The server is fired up and ready to roll!"]):
+        seen = read_logs({"a": [killed, *above, work]}).cause
+        assert seen is not None and seen.signature == "HOST-OUT-OF-MEMORY"
     for since in ([], [work]):
         seen = read_logs({"a": [*lines, *since, "RuntimeError: Watchdog caught collective operation timeout"]}).cause
         assert seen is not None and seen.signature == "RDMA-PORT-DOWN"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'I excluded OOM: there is no "CUDA out of memory" anywhere',
+        "We set ulimit -l unlimited, and saw no OOMKilled",
+        "    except torch.cuda.OutOfMemoryError:",
+    ],
+)
+def test_what_somebody_wrote_of_a_failure_is_none(line: str) -> None:
+    assert read_logs({"a": ["[2026-01-05 10:00:00 TP0] Load weight begin. avail mem=43.11 GB", line]}).cause is None
 
 
 def test_what_torch_passes_on_is_read_as_nccls_own_words() -> None:
