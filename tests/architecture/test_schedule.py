@@ -8,6 +8,7 @@ from tests.support.schedule import (
     TESTS,
     WAITING,
     durations,
+    kept,
     next_of,
     of_a_run,
     ordered,
@@ -45,6 +46,11 @@ def test_one_worker_takes_what_computes_and_then_helps() -> None:
 
 def test_what_is_written_down_is_long_and_sorted() -> None:
     assert written({"a": 5.2, "b": 1.0, "c": 80.6}) == '{\n  "c": 81,\n  "a": 5\n}\n'
+
+
+def test_what_had_no_turn_keeps_its_duration_while_its_file_is_there() -> None:
+    file = "architecture/test_schedule.py"
+    assert kept({file: 9.0, "unit/gone.py": 8.0, "unit": 7.0}, {"unit": 1.0}) == {file: 9.0, "unit": 1.0}
 
 
 def test_a_pytest_inside_a_test_records_nothing() -> None:

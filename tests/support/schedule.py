@@ -91,7 +91,7 @@ class LongestFirst(LoadFileScheduling):  # type: ignore[misc]
 
 
 class Recorder:
-    """Seconds that each scope took in a full run."""
+    """Seconds that each scope took in a full run; what had no turn keeps those that it had."""
 
     def __init__(self) -> None:
         self.took: Counter[str] = Counter()
@@ -100,7 +100,14 @@ class Recorder:
         self.took[scope_of(report.nodeid)] += report.duration  # type: ignore[assignment]
 
     def pytest_sessionfinish(self, session: Any) -> None:
-        DURATIONS.write_text(written(self.took))
+        DURATIONS.write_text(written(kept(durations(), self.took)))
+
+
+def kept(known: Mapping[str, float], took: Mapping[str, float]) -> dict[str, float]:
+    """What a run took, and what is known of files that had no turn in it. took: by scope, in seconds"""
+    files = {scope: scope.partition("::")[0] for scope in known}
+    there = {scope for scope, file in files.items() if (TESTS / file).exists() or (TESTS.parent / file).exists()}
+    return {scope: known[scope] for scope in there} | dict(took)
 
 
 def written(took: Mapping[str, float]) -> str:
