@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Generator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> schedule.Lon
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark by place, so that a new test of such a folder needs no thought."""
     for item in items:
-        if schedule.scope_of(item.path.relative_to(ROOT).as_posix()).startswith(schedule.WITH_PROCESSES):
+        if _starts_processes(item.path):
             item.add_marker(pytest.mark.processes)
+
+
+@cache
+def _starts_processes(path: Path) -> bool:
+    return schedule.scope_of(path.relative_to(ROOT).as_posix()).startswith(schedule.WITH_PROCESSES)
 
 
 @pytest.hookimpl(wrapper=True)
