@@ -1138,6 +1138,15 @@ COMMON = (
         " `ps -eLf | wc -l`",
     ),
     CausePattern(
+        id="PROCESS-LIMIT",
+        pattern=r"BlockingIOError: \[Errno 11\] Resource temporarily unavailable",
+        after=r"\b_?fork_exec\(|\bos\.fork\(",
+        text="the engine may not start another process: its limit of processes (ulimit -u, pids.max of its cgroup) is"
+        " reached",
+        fix="raise nproc, TasksMax of its systemd unit, or --pids-limit of its container; look for left processes with"
+        " `ps -eLf | wc -l`",
+    ),
+    CausePattern(
         id="RAY-GPUS-MISSING",
         pattern=r"Cannot provide a placement group of|No available node types can fulfill resource request"
         r"|Ray does not allocate any \w{1,8} on the driver node"
