@@ -27,6 +27,7 @@ from orchestrator.engines.registry import Dialect, since
 from orchestrator.protocol.staging import StopOrder, Watch
 
 NAME = "sglang-0.5"
+_VERSIONS = ("0.5.10", "0.5.17", "0.5.23")
 
 _GRAPH_SIZE = since(("0.5.10", "--cuda-graph-max-bs"), ("0.5.17", "--cuda-graph-max-bs-decode"))
 _GRAPH_SIZES = since(("0.5.10", "--cuda-graph-bs"), ("0.5.17", "--cuda-graph-bs-decode"))
@@ -111,10 +112,6 @@ _SHUTDOWN_S = since(("0.5.10", 10), ("0.5.23", 20))
 
 _GONE = "removed after 0.4.4"
 _RENAMED = (
-    ("--cuda-graph-max-bs", "use --cuda-graph-max-bs-decode, its name in this version"),
-    ("--cuda-graph-bs", "use --cuda-graph-bs-decode, its name in this version"),
-    ("--cuda-graph-max-bs-decode", "use --cuda-graph-max-bs, its name in this version"),
-    ("--cuda-graph-bs-decode", "use --cuda-graph-bs, its name in this version"),
     ("--attn-dp-size", "the plan sets it, by its layout"),
     ("--enable-ep-moe", "use --ep-size N"),
     ("--enable-flashinfer-mla", "use --attention-backend flashinfer"),
@@ -132,6 +129,12 @@ _RENAMED = (
     ("--tp", "write the full name --tp-size"),
     ("--trust-remote", "write the full name --trust-remote-code"),
 )
+
+
+def _renamed(version: str) -> tuple[tuple[str, str], ...]:
+    """Names that other versions have, with what to write for this one."""
+    own = {name_in(other): name_in(version) for name_in in (_GRAPH_SIZE, _GRAPH_SIZES) for other in _VERSIONS}
+    return (*((other, f"use {name}, its name in this version") for other, name in own.items()), *_RENAMED)
 
 
 def _watch(version: str) -> Watch:
@@ -168,7 +171,7 @@ def _engine(version: str) -> Engine:
             cuda_graph_sizes=_GRAPH_SIZES(version),
             config="--config",
         ),
-        renamed=_RENAMED,
+        renamed=_renamed(version),
         watched=_watch(version),
         proofs={"SGLANG_ENABLE_PCIE_IPC_ALLREDUCE": PCIE_IPC_IN_USE},
         variables={"address": "SGLANG_HOST_IP", **({"whole_shared": whole_shared} if whole_shared else {})},
@@ -322,11 +325,9 @@ def _decode_size(version: str, asked: MemoryAsked) -> int:
     running = asked.number("--max-running-requests") if _GRAPH_RULES(version).limited else None
     if asked.text("--speculative-algorithm") and running is None:
         running = _DRAFTED
-    sizes = asked.flags.get("--cuda-graph-bs-decode") or asked.flags.get("--cuda-graph-bs")
-    if sizes:
+    if sizes := asked.flags.get(_GRAPH_SIZES(version)):
         return max(map(int, sizes))
-    given = asked.number("--cuda-graph-max-bs-decode") or asked.number("--cuda-graph-max-bs")
-    return given or (min(own, running) if running else own)
+    return asked.number(_GRAPH_SIZE(version)) or (min(own, running) if running else own)
 
 
 def _graphs(version: str, asked: MemoryAsked, chunk: int) -> tuple[int, int]:
@@ -353,7 +354,7 @@ def _captured(version: str, asked: MemoryAsked) -> tuple[int, ...]:
     most = _largest_graph(version, asked)
     if most == 0:
         return ()
-    sizes = _decode_sizes(asked, most)
+    sizes = _decode_sizes(version, asked, most)
     if (running := _running(asked)) is not None:
         aligned = _alignment(asked)
         limit = -(-running // aligned) * aligned
@@ -378,9 +379,9 @@ def _graph_step(asked: MemoryAsked) -> int:
     return aligned // gcd(aligned, each)
 
 
-def _decode_sizes(asked: MemoryAsked, most: int) -> set[int]:
+def _decode_sizes(version: str, asked: MemoryAsked, most: int) -> set[int]:
     """cuda_graph_hook.py: generate_decode_cuda_graph_batch_sizes; before 0.5.23 the same in srt/server_args.py."""
-    if given := asked.flags.get("--cuda-graph-bs-decode") or asked.flags.get("--cuda-graph-bs"):
+    if given := asked.flags.get(_GRAPH_SIZES(version)):
         return set(map(int, given))
     if "--disable-cuda-graph-padding" in asked.flags:
         return set(range(1, most + 1))
@@ -408,4 +409,4 @@ def _prefill_sizes(largest: int) -> list[int]:
     return [size for first, end, step in steps for size in range(first, end, step) if size <= largest]
 
 
-DIALECT = Dialect(name=NAME, versions=("0.5.10", "0.5.17", "0.5.23"), stack="sglang-0.5.23", of=_engine)
+DIALECT = Dialect(name=NAME, versions=_VERSIONS, stack="sglang-0.5.23", of=_engine)

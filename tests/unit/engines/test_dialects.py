@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from orchestrator import engines
 from orchestrator.engines.engine import Engine, Intent
 from orchestrator.engines.registry import dialect, dialects, first_with, load_paths, newest, unlisted
 from orchestrator.loading.profiles import load_stack, stack_names
@@ -183,3 +186,18 @@ def test_an_engine_of_any_version_is_asked_for_its_requests_on_the_newest_path_f
 def test_the_first_version_that_keeps_shared_experts_complete() -> None:
     assert first_with("whole_shared") == "0.5.17"
     assert first_with("address") == "0.4.4.post1" and first_with("no such meaning") == ""
+
+
+def constants(tree: ast.AST) -> set[object]:
+    return {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+
+
+@pytest.mark.parametrize("file", sorted(Path(engines.__path__[0]).glob("*.py")), ids=lambda file: file.stem)
+def test_a_flag_that_versions_spell_differently_is_written_in_its_table_alone(file: Path) -> None:
+    """What reads such a flag back, as for memory, asks the table too; else what a new name says is not counted."""
+    nodes = list(ast.walk(ast.parse(file.read_text("utf-8"))))
+    tables = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "since"]
+    steps = [step.elts[-1] for table in tables for step in table.args if isinstance(step, ast.Tuple)]
+    flags = {step.value for step in steps if isinstance(step, ast.Constant) and str(step.value).startswith("--")}
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
+    assert not [function.name for function in functions if flags & constants(function)], flags

@@ -11,7 +11,7 @@ import pytest
 from tests.support import reference_plan
 from tests.support.reference_cluster import gang, gpu, topologies
 
-from orchestrator.engines.registry import engine_of
+from orchestrator.engines.registry import dialect, engine_of
 from orchestrator.loading.profiles import load_profile, load_stack, profile_names
 from orchestrator.loading.resources import data_dir
 from orchestrator.model.inventory import GangSpec, Overrides, Reach
@@ -378,7 +378,7 @@ def test_more_sockets_only_where_nccls_manual_advises_them(mbps: int, *, sockets
 
 
 def test_an_unlisted_version_has_the_flags_and_layouts_of_the_one_that_it_is_treated_as() -> None:
-    listed = load_stack("sglang-0.5.23")
+    listed = replace(load_stack("sglang-0.5.23"), engine_version=dialect("sglang-0.5").versions[-1])
     other = replace(listed, engine_version="0.6.0")
     profile = load_profile("DeepSeek-V3-0324-Block64x64")
     asked = replace(
@@ -390,3 +390,11 @@ def test_an_unlisted_version_has_the_flags_and_layouts_of_the_one_that_it_is_tre
     assert ("--max-running-requests", "7") in far.flags
     assert dict(far.env)["SGLANG_OF_PROFILE"] == "1"
     assert (far.flags, far.env) == (near.flags, near.env)
+
+
+@pytest.mark.parametrize("version", dialect("sglang-0.5").versions)
+def test_the_largest_graph_of_the_command_is_the_one_that_memory_is_counted_for(version: str) -> None:
+    stack = replace(load_stack("sglang-0.5.23"), engine_version=version)
+    gang_plan = reference_plan.plan_of(model=load_profile("DeepSeek-V3-0324-Block64x64"), stack=stack).gangs[0]
+    assert (engine_of(stack).names.cuda_graph_max_bs, "32") in gang_plan.nodes[0].flags
+    assert gang_plan.memory is not None and " 2 x 32 (decode graphs)" in " ".join(gang_plan.memory.explanation)
