@@ -58,6 +58,7 @@ def text_facts(topology: Topology, snapshot: Snapshot, others: Iterable[Topology
 def _of_its_gpus(topology: Topology, snapshot: Snapshot, also: Mapping[str, Any]) -> Iterator[str]:
     """also: what `pasted` says"""
     yield from _gpus(topology, also.get("attached"))
+    yield from _not_shown(also.get("listed_and_shown"))
     yield from _divided(part(also, "mig"))
     yield from _links(topology)
     yield from of_gpus(snapshot)
@@ -97,6 +98,15 @@ def _gpus(topology: Topology, attached: Any) -> Iterator[str]:
         yield f"GPUs: {words}" if named else words
     if isinstance(attached, int) and attached > len(topology.gpus):
         yield f"{counted(attached, 'GPU')} attached, of which the text has {len(topology.gpus)}"
+
+
+def _not_shown(counts: Any) -> Iterator[str]:
+    """counts: GPUs by lspci, and by nvidia-smi or the like"""
+    if isinstance(counts, (list, tuple)) and len(counts) == 2:
+        yield (
+            f"lspci lists {counts[0]} GPUs, of which the rest of the text shows {counts[1]}: the others have failed, or"
+            " are not given to the container or machine that shows them"
+        )
 
 
 def _complaints(also: Mapping[str, Any]) -> Iterator[str]:

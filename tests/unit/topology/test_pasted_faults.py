@@ -133,6 +133,12 @@ def test_a_roce_port_with_small_packets_is_noted(mtu: int, small: bool) -> None:
     assert of_id(f"{DEVINFO.format(mtu)}link_layer:   InfiniBand\n", "RAIL-MTU") == []
 
 
+LNK = "\t\tLnkCap:\tPort #0, Speed 32GT/s, Width x16\n\t\tLnkSta:\tSpeed 2.5GT/s, Width x8 (downgraded)\n"
+LISTED_L40S = "{}:00.0 3D controller: NVIDIA Corporation AD102GL [L40S] (rev a1)\n"
+VIRTIO = "06:12.0 Ethernet controller: Red Hat, Inc. Virtio network device\n"
+CARD = "08:00.0 Ethernet controller: Mellanox Technologies MT2892 Family [ConnectX-6 Dx]\n"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -169,6 +175,10 @@ def test_a_roce_port_with_small_packets_is_noted(mtu: int, small: bool) -> None:
         ("0000:17:00.0 mlx5_0 (MT4129 - MCX75) NVIDIA ConnectX-7 card  fw 28.39.1002 port 1 (ACTIVE) ==> ib0 (Up)\n",
          "RDMA ports: ACTIVE: mlx5_0"),
         ('{"output": "\\tGPU0\\tGPU1\\nGPU0\\t X \\tPIX\\nGPU1\\tPIX\\t X \\n"}', "behind one switch: GPU0, GPU1"),
+        (f"{LISTED_L40S.format('17')}{LISTED_L40S.format('18')}GPU 0: NVIDIA L40S\n",
+         "lspci lists 2 GPUs, of which the rest of the text shows 1"),
+        ("-[0000:44]---00.0-[45]----00.0  Amazon.com, Inc. Elastic Fabric Adapter (EFA)\n",
+         "1 network card: 1 x Amazon.com, Inc. Elastic Fabric Adapter (EFA)"),
         ("eth2  UP  0c:42:a1:00:00:01 <BROADCAST,MULTICAST,UP,LOWER_UP> \n", "interfaces up: eth2"),
     ],
 )  # fmt: skip
@@ -177,6 +187,25 @@ def test_more_forms_tell_facts(text: str, words: str) -> None:
     facts = [fact for node in document(seen)["nodes"] for fact in node["facts"]]
     assert any(fact.startswith(words) for fact in facts), facts
     assert {one.severity.value for one in seen.findings} <= {"unknown", "note"}
+
+
+@pytest.mark.parametrize(
+    ("text", "findings"),
+    [
+        (f"a@b:~# lspci\n{LISTED_L40S.format('01')}{CARD}a@b:~# lspci -vv -s 01:00.0 | grep Lnk\n{LNK}",
+         [("slow", "GPU 0 at 0000:01:00.0 runs at x8, but supports x16")]),
+        (f"a@b:~# lspci\n{LISTED_L40S.format('01')}{CARD}a@b:~# lspci -vv | grep Lnk\n{LNK}", []),
+        (f"a@b:~# lspci\n{LISTED_L40S.format('01')}{VIRTIO}a@b:~# lspci -vv -s 01:00.0\n{LNK}",
+         [("note", "GPU 0 at 0000:01:00.0 runs at x8, but supports x16")]),
+        (f"{LISTED_L40S.format('01')}{LNK}\nGPU 0: NVIDIA L40S\nGPU 1: NVIDIA L40S\n",
+         [("slow", "the GPU at 0000:01:00.0 runs at x8, but supports x16")]),
+    ],
+)  # fmt: skip
+def test_lines_of_a_link_are_of_the_function_above_them_or_that_was_asked_for(
+    text: str, findings: list[tuple[str, str]]
+) -> None:
+    """What a command printed about nobody is no earlier function's; in a virtual machine nobody reseats a card."""
+    assert of_id(text, "PCIE-LINK-REDUCED") == findings
 
 
 COUNTED = "/sys/class/infiniband/mlx5_0/ports/1/hw_counters/{}:{}\n"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import chain, pairwise
+from dataclasses import replace
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any
 
@@ -242,12 +243,30 @@ def _links_of_text(node: Node) -> list[Finding] | None:
     if not node.topology.lacks(Area.PCI, Area.LINKS):
         return list(_links(node))
     loose = [gpu for gpu in node.topology.gpus if gpu.key not in node.devices and gpu.link.width and gpu.link_max.width]
-    widest = {
-        gpu.name: max(gpu_alike.link_max.width for gpu_alike in loose if gpu_alike.name == gpu.name) for gpu in loose
-    }
-    reduced = (_reduced(f"GPU {gpu.index}", gpu, None, judge_speed=False, widest=widest[gpu.name]) for gpu in loose)
     limited = [*_limited(node), *_narrow_cards(node), *_narrow_nameless(node)]
-    return [*chain.from_iterable(reduced), *limited] if loose or limited else None
+    findings = [*_reduced_gpus(loose), *limited]
+    if node.is_guest:
+        findings = [*map(_as_a_guest_sees_it, findings)]
+    return findings if loose or limited else None
+
+
+def _reduced_gpus(gpus: Sequence[Gpu]) -> Iterator[Finding]:
+    """GPUs without a place in a tree. NCCL's file tells no width but the best that slot and card can do."""
+    widest = {
+        name: max(gpu.link_max.width for gpu in own) for name, own in collected((gpu.name, gpu) for gpu in gpus).items()
+    }
+    for gpu in gpus:
+        yield from _reduced(f"GPU {gpu.index}", gpu, None, judge_speed=False, widest=widest[gpu.name])
+
+
+def _as_a_guest_sees_it(found: Finding) -> Finding:
+    """Nobody reseats a card in a virtual machine, and the link may be one that the hypervisor makes up."""
+    return replace(
+        found,
+        severity=Severity.NOTE,
+        effect="as the virtual machine sees it: whether it is the card's own link, its host shows",
+        fix="on the host: `sudo lspci -vv`",
+    )
 
 
 def _narrow_nameless(node: Node) -> Iterator[Finding]:

@@ -58,6 +58,7 @@ _FILES = {"max_link_speed", "max_link_width", "current_link_speed", "current_lin
 """Details that sysfs has under these names."""
 _GENERATIONS = {"2.5GT/s": 1, "5GT/s": 2, "8GT/s": 3, "16GT/s": 4, "32GT/s": 5, "64GT/s": 6}
 _AREAS = {"numa_node": Area.NUMA, "max_link_width": Area.LINKS}
+_ASKED = re.compile(r"\blspci\b.{0,64}? -s ?([0-9a-f]{4}:)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 _MOST = 4096
 _ROOT = re.compile(r"\s{0,8}(?:-(?:\[|\+-\[)|[+\\]-\[[0-9a-f]{4,8}:[0-9a-f]{2}\])")
 """A root bus. Where the first lines of a tree were cut off, it begins again at the next one."""
@@ -104,7 +105,7 @@ class _Function:
             return f"0x{self.code}00" if self.code else _BRIDGE
         if self.ids[0] == _NVIDIA and not re.search(r"Audio|USB|UCSI|Switch|Bridge|BlueField", self.words):
             return "0x030200"
-        network = re.search(r"Ethernet|Infiniband|Network Connection|NetXtreme|ConnectX|MT\d{4,5}", self.words)
+        network = _NETWORK_WORDS.search(self.words)
         return "0x020000" if network and not re.search(r"DMA|Management|SoC", self.words) else "0x000000"
 
     @property
@@ -137,7 +138,7 @@ _Functions = dict[str, _Function]
 def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     """Every tree of one node's lines; of what has no bridges, and of a tree that lost its indentation, no place is
     known."""
-    trees, lists = [tree for tree in _trees(lines) if tree.functions], [*filter(None, _lists(lines))]
+    trees, lists = [tree for tree in _trees(lines) if tree.functions], _put_together([*filter(None, _lists(lines))])
     if not trees and (leaves := _leaves(lines)):
         yield from _facts(LIST, leaves, set())
     if not trees and not lists:
@@ -147,21 +148,40 @@ def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
     yield from chain.from_iterable(map(_listed, apart))
 
 
+def _put_together(lists: Sequence[_Functions]) -> list[_Functions]:
+    """What is told again of some of a list's functions (`lspci -vv -s`) is that list's; a whole list that comes again
+    is another machine's."""
+    order = sorted(lists, key=len, reverse=True)
+    parts = [
+        own
+        for place, own in enumerate(order)
+        if any(len(own) < len(other) and _tell_more(other, own) for other in order[:place])
+    ]
+    return [own for own in lists if not any(own is part for part in parts)]
+
+
 def _drawn(tree: _Tree) -> Iterator[PastedFacts]:
     roots = {function.bus for function in tree.functions.values()}
     return _facts(TREE, tree.functions, roots, is_cut=tree.is_cut)
 
 
-def _tell_more(tree: _Functions, own: _Functions) -> bool:
-    """Whether a list is of functions that a tree has: then it has their names and links. `lspci -t` has no names."""
-    known = [(tree.get(address), function.words) for address, function in own.items()]
-    if not all(drawn is not None and words.startswith(drawn.words) for drawn, words in known):
+def _tell_more(known: _Functions, own: _Functions) -> bool:
+    """Whether a list is of functions that are known by a tree or another list: then those have their names and links.
+    `lspci -t` has no names."""
+    pairs = [(known.get(address), function) for address, function in own.items()]
+    if not all(other is not None and function.words.startswith(_name(other)) for other, function in pairs):
         return False
     for address, function in own.items():
-        drawn = tree[address]
-        drawn.words, drawn.code = function.words, drawn.code or function.code
-        drawn.details |= function.details
+        other = known[address]
+        other.words, other.code = function.words, other.code or function.code
+        other.below, other.last = other.below or function.below, other.last or function.last
+        other.details |= function.details
     return True
+
+
+def _name(function: _Function) -> str:
+    """Without what only some outputs have behind it."""
+    return function.words.partition(" (")[0]
 
 
 def _listed(functions: _Functions) -> Iterator[PastedFacts]:
@@ -214,9 +234,16 @@ def _lists(lines: Sequence[Line]) -> Iterator[_Functions]:
                 functions = {}
             code = match["code"] or _CODES.get(match["kind"], "")
             current = functions[address] = _Function(line, address, match["words"], code)
+        elif line.text and not line.text[:1].isspace():  # another command's, or a reader's words
+            current = _asked_for(line.text, functions)
         elif current is not None and _begins_anew(after):  # else it is wrapped
             current.learn(line.text)
     yield functions
+
+
+def _asked_for(line: str, functions: _Functions) -> _Function | None:
+    asked = _ASKED.search(line)
+    return functions.get(f"{asked[1] or '0000:'}{asked[2]}") if asked else None
 
 
 def _begins_anew(line: str) -> bool:
@@ -390,7 +417,7 @@ def _beside_the_tree(form: str, functions: Collection[_Function], alone: Collect
     also["narrow_cards"] = [*filter(None, map(_narrow, alone))]
     also |= _acs_of(alone)
     listed = functions if form == TREE else alone
-    also["cards"] = [_card(function) for function in listed if _is_a_card(function)]
+    also["cards"] = _cards(listed)
     if form == LIST:
         also["switches"] = [function.words for function in functions if _SWITCH.search(function.words)]
     also["drivers"] = _other_drivers(functions)
@@ -412,7 +439,21 @@ def _other_drivers(functions: Collection[_Function]) -> dict[str, list[str]]:
     return {driver: [*addresses] for driver, addresses in drivers.items() if driver not in ("", "nvidia")}
 
 
+def _cards(functions: Collection[_Function]) -> list[str]:
+    """By name, each with its number of ports: functions of one device are one card's, but virtual ones."""
+    cards = collected(
+        (function.address if "Virtual Function" in function.words else function.address[:-2], _card(function))
+        for function in functions
+        if _is_a_card(function)
+    )
+    return [f"{names[0]}{f', {len(names)} ports' if len(names) > 1 else ''}" for names in cards.values()]
+
+
 _REDIRECTS = re.compile(r"(?:ReqRedir|CmpltRedir|UpstreamFwd)\+")
+_NETWORK_WORDS = re.compile(
+    r"Ethernet|Infiniband|Network Connection|NetXtreme|ConnectX|MT\d{4,5}|Elastic (?:Fabric|Network) Adapter"
+    r"|Device efa\d"
+)
 _NETWORK = ("0x0200", "0x0207")
 
 

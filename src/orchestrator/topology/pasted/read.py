@@ -80,6 +80,7 @@ def _put_together(file: str, parts: Sequence[PastedFacts], machines: list[_Paste
 
 def _snapshot(name: str, parts: Sequence[PastedFacts]) -> Snapshot:
     _leave_out_cuda_s_order(parts)
+    unlisted = _leave_out_lists_of_others(parts)
     trees = [part for part in parts if any(path.endswith("/class") for path in part.files)]
     others = _of_other_gpus(trees, parts)
     trees.sort(key=lambda part: (part in others, -len(part.areas)))
@@ -95,7 +96,7 @@ def _snapshot(name: str, parts: Sequence[PastedFacts]) -> Snapshot:
             whole.driver = whole.driver or part.driver
             for gpu in part.gpus:
                 gpus.setdefault(gpu["index"], {}).update(gpu)
-    pieces = [*whole.also.get("nameless", []), *_links_of_others(others)]
+    pieces = [*whole.also.get("nameless", []), *_links_alone(others), *_links_alone(unlisted)]
     whole.also["nameless"] = _still_nameless(pieces, [*gpus.values()])
     forms = [f"{part.form}{_LEFT_OUT}" if part in others else part.form for part in parts]
     provenance = {"forms": forms, "areas": sorted(area.name for area in whole.areas), **whole.also}
@@ -104,12 +105,29 @@ def _snapshot(name: str, parts: Sequence[PastedFacts]) -> Snapshot:
     return Snapshot(node=name, taken_at=0.0, files=whole.files, links=whole.links, nvml=nvml, host=host)
 
 
-def _links_of_others(others: Sequence[PastedFacts]) -> list[dict[str, Any]]:
+def _links_alone(others: Sequence[PastedFacts]) -> list[dict[str, Any]]:
     """What of a part that is left out is true whichever GPU it is."""
     gpus = (gpu for part in others for gpu in part.gpus)
     return [
         {"pci_bus_id": gpu["pci_bus_id"], "link": gpu["link"]} for gpu in gpus if gpu.keys() >= {"link", "pci_bus_id"}
     ]
+
+
+def _leave_out_lists_of_others(parts: Sequence[PastedFacts]) -> list[PastedFacts]:
+    """The GPUs of each lspci without a tree that has more or fewer than nvidia-smi shows, as a part of their own: which
+    is which can't be told."""
+    lists = [part for part in parts if part.form in (lspci.LIST, lspci.FULL) and part.gpus and not part.files]
+    shown = len({gpu["index"] for part in parts if part not in lists for gpu in part.gpus})
+    left = [part for part in lists if shown not in (0, len(part.gpus))]
+    return [_without_its_gpus(part, shown) for part in left]
+
+
+def _without_its_gpus(part: PastedFacts, shown: int) -> PastedFacts:
+    """What has the GPUs that are taken out of a part."""
+    listed, part.gpus = part.gpus, []
+    if len(listed) > shown:
+        part.also["listed_and_shown"] = [len(listed), shown]
+    return PastedFacts(part.form, part.line, gpus=listed)
 
 
 def _still_nameless(pieces: Sequence[dict[str, Any]], gpus: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
