@@ -7,7 +7,15 @@ named in tests/unit/gang/steps/status/logs. A pattern takes time in proportion t
 
 from __future__ import annotations
 
-from orchestrator.protocol.kernel_lines import BROKEN_MEMORY_FIX, MACHINE_CHECK, MEMORY_BROKEN, PCI_ADDRESS
+from orchestrator.protocol.kernel_lines import (
+    BROKEN_MEMORY_FIX,
+    CONTAINED_ERROR,
+    MACHINE_CHECK,
+    MEMORY_BROKEN,
+    NOT_STARTED,
+    PCI_ADDRESS,
+    PCIE_ERROR_FIX,
+)
 from orchestrator.protocol.staging import CausePattern
 from orchestrator.protocol.xids import XIDS, Xid
 
@@ -16,7 +24,7 @@ _MORE_XIDS: dict[int | str, Xid] = {
     8: Xid("XID-8", "was found locked by its driver's watchdog", XIDS[119].fix, ""),
     61: Xid("XID-61", "stopped in its own firmware", XIDS[62].fix, ""),
     110: Xid("XID-110", "has a security fault", XIDS[48].fix, ""),
-    94: Xid("GPU-ECC", "has an uncorrectable ECC error in its memory, which ended the process", XIDS[48].fix, ""),
+    94: Xid("GPU-ECC", f"{CONTAINED_ERROR}, which ended the process", XIDS[48].fix, ""),
     r"154\b.{0,128} to 0x[1-9]": Xid("XID-154", "needs a reset, or its node a reboot", XIDS[48].fix, ""),
     r"(?:14[4-9]|150), \w{1,32} Fatal": Xid("GPU-NVLINK", "has a fatal NVLink error", XIDS[74].fix, ""),
 }
@@ -143,8 +151,8 @@ HOST = (
     CausePattern(
         id="GPU-LOST",
         pattern=r"NVRM: .{0,64}(?:RmInitAdapter|rm_init_adapter) failed|NVRM: kfsp\w{1,48}: FSP command timed out",
-        text="a GPU did not come up under its driver",
-        fix="power-cycle the node, and read the NVRM lines before it; if it is always the same card, reseat it",
+        text=f"a GPU {NOT_STARTED}",
+        fix=XIDS[79].fix,
     ),
     CausePattern(
         id="IOMMU-TRANSLATING",
@@ -178,7 +186,7 @@ HOST = (
         rf"|\b(?:nvidia|mlx5_core) (?P<own_card>{PCI_ADDRESS}): AER: can't recover"
         rf"|(?P<own_port>{PCI_ADDRESS}): AER: device recovery failed",
         text="a card, or the way to it, had a fatal PCIe error",
-        fix="reseat the card and its riser, check its power; `journalctl -k | grep AER` has the details",
+        fix=PCIE_ERROR_FIX,
         weak=True,
     ),
     CausePattern(

@@ -13,4 +13,9 @@ MACHINE_CHECK = (
     r"mce: \[Hardware Error\]: CPU \d{1,5}: Machine Check Exception: |mce: Uncorrected hardware memory error|"
     r"EDAC MC\d{1,3}: \d{1,9} UE "
 )
+PCIE_ERROR_FIX = "reseat the card and its riser, check its power; swap slots to see whether the errors follow the card"
+NOT_STARTED = "could not be started by its driver"
+"""Of a GPU: RmInitAdapter failed."""
+CONTAINED_ERROR = "has a contained memory error"
+"""Of a GPU: Xid 94."""
 BROKEN_MEMORY_FIX = "have the DIMM replaced: `ras-mc-ctl --errors`, or the board's event log, names it"

@@ -12,7 +12,7 @@ from orchestrator.model.topology import Area, NumaDomain, PathType, Topology
 from orchestrator.model.words import counted
 from orchestrator.topology.build import cpulist, cpumap
 from orchestrator.topology.distance import Distances, end_key
-from orchestrator.topology.pci import GUEST_VENDORS, card, nic_cards
+from orchestrator.topology.pci import card, nic_cards
 from orchestrator.topology.switches import SwitchPlaces, homes
 
 
@@ -231,9 +231,6 @@ class Shape:
     """GPUs whose row a text does not have whole."""
     of_text: bool = False
     """It was pasted: of a card that is not in it nothing follows."""
-    alone_below: bool = False
-    """Of a text: a GPU is the only thing below a switch, which may be its card's own, or hold what was cut off; or it
-    is a virtual machine's."""
 
     @property
     def words(self) -> str:
@@ -268,8 +265,7 @@ class Shape:
         if not self.groups:
             place = NO_TREE
             if self.tree_known:
-                absent = self.bus_known and not self.alone_below
-                place = "none behind a switch" if absent else NONE_SHARED
+                place = NONE_SHARED if self._may_be_cut else "none behind a switch"
             return f"{counted(self.gpus_elsewhere, 'GPU')}, {place}"
         groups = [self._words_of(group) for group in self.groups]
         alike = len(set(groups)) == 1 and len(groups) > 1
@@ -306,14 +302,7 @@ def shape(topology: Topology) -> Shape:
         stated_words=_words_between_gpus(topology),
         cut_off=_cut_off(topology),
         of_text=topology.of_text,
-        alone_below=topology.of_text and _may_be_nested(topology, places),
     )
-
-
-def _may_be_nested(topology: Topology, places: SwitchPlaces) -> bool:
-    """Whether a GPU is below a switch that has no other; in a virtual machine what is above it, is the hypervisor's."""
-    in_guest = any(device.vendor in GUEST_VENDORS for device in topology.pci)
-    return in_guest or any(places.above(gpu.key) for gpu in topology.gpus)
 
 
 def _switch_groups(

@@ -46,6 +46,7 @@ def text_facts(topology: Topology, snapshot: Snapshot, others: Iterable[Topology
         *_limits(also),
         *_tested(also.get("tested")),
         *_nccl(part(also, "nccl")),
+        *_chosen(texts(also.get("chosen"))),
         *_of_its_ports(topology, snapshot, also, others),
         *_processors(part(also, "cpu")),
         *_numa(topology, snapshot),
@@ -260,6 +261,11 @@ def _nccl(choices: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"NCCL's paths of {words}" for words in texts(choices.get("paths")))
     if chosen := texts(choices.get("chosen")):
         yield f"set for NCCL: {spans(chosen)}"
+
+
+def _chosen(variables: Sequence[str]) -> Iterator[str]:
+    if variables:
+        yield f"set for NCCL: {spans(dict.fromkeys(variables))}"
 
 
 def _tested(raw: Any) -> Iterator[str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from orchestrator.doctor.commands.findings import document
 from orchestrator.doctor.steps.recordings import Given, examine_given
+from orchestrator.engines.host_causes import HOST
 from orchestrator.topology.pasted.read import read_pasted
 
 
@@ -290,3 +293,21 @@ def test_a_licensed_product_is_no_gpu_s_name() -> None:
     text = "GPU 00000000:17:00.0\n  vGPU Software Licensed Product\n    Product Name : NVIDIA Virtual Compute Server\n"
     (snapshot,) = read_pasted({"post": text}, "post").values()
     assert "name" not in snapshot.nvml["devices"][0]
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("[1.2] NVRM: Xid (PCI:0000:0a:00): 79, GPU has fallen off the bus.\n", "GPU-XID"),
+        ("[1.2] NVRM: Xid (PCI:0000:0a:00): 94, pid=7, name=python3, Contained: SM (0x1)\n", "GPU-XID"),
+        ("[1.2] NVRM: GPU 0000:0a:00.0: RmInitAdapter failed! (0x24:0x72:1568)\n", "GPU-XID"),
+        (AER.format("nvidia", "Uncorrected (Fatal)"), "PCIE-ERRORS"),
+    ],
+)
+def test_what_the_kernel_says_has_one_name_and_one_fix_here_and_in_why(line: str, name: str) -> None:
+    seen = examine_given(Given(read_pasted({"post": line}, "post")))
+    (found,) = (finding for finding in seen.findings if finding.id == name)
+    (cause,) = (pattern for pattern in HOST if re.search(pattern.pattern, line))
+    assert found.fix.startswith(cause.fix)
+    if name == "GPU-XID":
+        assert cause.text.removeprefix("a GPU ").partition(",")[0] in found.title

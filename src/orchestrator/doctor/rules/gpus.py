@@ -15,6 +15,7 @@ from orchestrator.model.snapshot import NOT_RECORDED, part
 from orchestrator.model.topology import PLACES, Area, PathType
 from orchestrator.model.words import counted
 from orchestrator.protocol.gauges import slowed_by
+from orchestrator.protocol.kernel_lines import CONTAINED_ERROR, NOT_STARTED
 from orchestrator.protocol.severity import Severity
 from orchestrator.protocol.xids import XIDS
 from orchestrator.topology.distance import Distances, p2p_level
@@ -236,7 +237,7 @@ _NOT_STARTED = re.compile(r"NVRM: GPU ([0-9a-fA-F:.]{5,18}): (?:RmInitAdapter|rm
 _TEST = "; then test it with `dcgmi diag -r 3`"
 _WITHOUT_A_DEATH = {
     63: ("has a memory row that was marked for repair", f"{XIDS[64].fix}{_TEST}"),
-    94: ("has a contained memory error", f"{XIDS[48].fix}{_TEST}"),
+    94: (CONTAINED_ERROR, f"{XIDS[48].fix}{_TEST}"),
 }
 """Xids that end no rank by themselves: what happened to a GPU, and the fix."""
 _REPORTED = {number: (xid.what, xid.fix) for number, xid in XIDS.items()} | _WITHOUT_A_DEATH
@@ -257,7 +258,7 @@ def _driver_error(line: str) -> _DriverError | None:
     if match := _FALLEN.search(line):
         return _DriverError(card(match[1].lower()), XIDS[79].what, XIDS[79].fix, line)
     if match := _NOT_STARTED.search(line):
-        return _DriverError(card(match[1].lower()), "could not be started by the driver", XIDS[79].fix, line)
+        return _DriverError(card(match[1].lower()), NOT_STARTED, XIDS[79].fix, line)
     match = _XID.search(line)
     if match is None or int(match[2]) not in _REPORTED:
         return None

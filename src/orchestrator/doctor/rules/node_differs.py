@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from orchestrator.doctor.rules.support.cluster import Cluster, Node
+from orchestrator.doctor.rules.support.cluster import Cluster, Input, Node
 from orchestrator.doctor.rules.support.registry import Rule, finding
 from orchestrator.model.finding import Finding
 from orchestrator.model.per_node import collected
@@ -72,11 +72,11 @@ def _answering(node: Node) -> list[Gpu]:
 
 
 def _gpu_models(node: Node) -> str | None:
-    return _counted(gpu.name for gpu in _answering(node))
+    return _of_gpus(node, (gpu.name for gpu in _answering(node)))
 
 
 def _gpu_links(node: Node) -> str | None:
-    return _counted(_best_link(gpu.link_max) for gpu in _answering(node))
+    return _of_gpus(node, (_best_link(gpu.link_max) for gpu in _answering(node)))
 
 
 def _of_rails(read: Callable[[Node], str | None]) -> Callable[[Node], str | None]:
@@ -133,7 +133,15 @@ def _nvml(name: str) -> Callable[[Node], str | None]:
 
 
 def _vbios(node: Node) -> str | None:
-    return _counted(str(gpu.get("vbios") or "") for gpu in node.nvml_devices) if _answering(node) else None
+    return _of_gpus(node, (str(gpu.get("vbios") or "") for gpu in node.nvml_devices)) if _answering(node) else None
+
+
+def _of_gpus(node: Node, values: Iterable[str]) -> str | None:
+    """Of a pasted text the one kind that its GPUs have, if they have one: how many there are, it need not show."""
+    if node.input is not Input.PASTED:
+        return _counted(values)
+    kinds = {*values}
+    return kinds.pop() or None if len(kinds) == 1 else None
 
 
 def _counted(values: Iterable[str]) -> str | None:

@@ -17,6 +17,7 @@ from orchestrator.model.per_node import collected
 from orchestrator.model.snapshot import part
 from orchestrator.model.topology import RAILS, Area, Gpu, PciDevice, PcieLink
 from orchestrator.model.words import counted
+from orchestrator.protocol.kernel_lines import PCIE_ERROR_FIX
 from orchestrator.protocol.severity import Severity
 from orchestrator.topology.gpus import whole
 from orchestrator.topology.pci import best_link, both_ends, bridges_above, card, config_space, config_unread, number
@@ -425,7 +426,7 @@ def _errors_of_text(node: Node) -> list[Finding] | None:
             "PCIe errors: " + "; ".join(f"{kind} at {', '.join(places[:6])}" for kind, places in kinds.items()),
             *(f"the kernel's log: {f'{driver} {place}'.strip()}: {kind}" for driver, place, kind in errors[:6]),
             effect="packets are sent again (not measured); an uncorrected error stops the gang",
-            fix="reseat the card and its riser; swap slots to see whether the errors follow the card",
+            fix=PCIE_ERROR_FIX,
             devices=tuple(dict.fromkeys(place for _, place, _ in errors)),
         )
     ]
@@ -455,7 +456,7 @@ def pcie_errors(node: Node) -> Iterator[Finding]:
             *uncorrected.values(),
             *corrected.values(),
             effect="packets are sent again (not measured); an uncorrected error stops the gang",
-            fix="reseat the card and its riser; swap slots to see whether the errors follow the card",
+            fix=PCIE_ERROR_FIX,
             devices=tuple(dict.fromkeys((*uncorrected, *corrected))),
         )
 

@@ -13,7 +13,13 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from orchestrator.protocol.kernel_lines import BROKEN_MEMORY_FIX, MACHINE_CHECK, MEMORY_BROKEN, PCI_ADDRESS
+from orchestrator.protocol.kernel_lines import (
+    BROKEN_MEMORY_FIX,
+    MACHINE_CHECK,
+    MEMORY_BROKEN,
+    PCI_ADDRESS,
+    PCIE_ERROR_FIX,
+)
 from orchestrator.protocol.xids import XIDS
 
 NEAR_S = 30.0
@@ -139,8 +145,7 @@ def _pcie(line: str, dead: DeadProcess) -> KernelWord | None:
         where = next((f"the card of {name}" for place, name in dead.around.cards.items() if _same(match[1], place)), "")
     if not where:
         return None
-    fix = f"reseat the card and its riser, check its power; `journalctl -k | grep {match[1]}` has the details"
-    return KernelWord("PCIE-ERROR", f"PCIe error at {where} ({what})", fix, line)
+    return KernelWord("PCIE-ERROR", f"PCIe error at {where} ({what})", PCIE_ERROR_FIX, line)
 
 
 def _link(line: str, dead: DeadProcess) -> KernelWord | None:

@@ -23,7 +23,7 @@ _ESCAPES = re.compile(
     r"|\[[0-9]{1,2}(?:;[0-9]{1,3}){0,4}m"  # what is left of a colour where the escape itself was dropped
 )
 _QUOTED = re.compile(r"\s{0,8}(?:>\s?){1,8}")
-_SPACES = str.maketrans({"\xa0": " ", "\u3000": " ", "\ufeff": "", "\u200b": ""})
+_SPACES = str.maketrans({"\xa0": " ", "\u3000": " ", "\ufeff": "", "\u200b": "", "\uff5c": "|"})
 PROMPT = re.compile(
     r"(?:\([\w.-]{1,32}\) )?\[?[A-Za-z_][\w.-]{0,31}@(?P<host>[A-Za-z0-9][\w.-]{0,63})"
     r"(?:[: ][^$#%]{0,128})?[$#%](?:\s|$)"

@@ -229,6 +229,19 @@ def _drawn(devices: list[str], match: re.Match[str]) -> None:
         devices[-1] = f"{devices[-1][:-1]}, {match['called']})"
 
 
+CHOSEN = re.compile(
+    r"\s{0,8}(?:export |-x |-e |ENV |- )?(?P<name>NCCL_[A-Z0-9_]{2,48})="
+    r"[\"']?(?P<value>[\w.,:^=/+-]{1,96})[\"']?\s*\\?\s*"
+)
+"""A variable as a shell, a launcher or collect_env of vLLM has it."""
+
+
+def chosen(facts: PastedFacts, match: re.Match[str], at: str) -> str:
+    """A line that sets a variable of NCCL's."""
+    facts.also.setdefault("chosen", []).append(f"{match['name']}={match['value']}")
+    return at
+
+
 def running(facts: PastedFacts, match: re.Match[str], unit: str) -> str:
     """A line of `systemctl status`, lsmod or uname; unit: that the line of a state is about."""
     if match.re is SERVICE:

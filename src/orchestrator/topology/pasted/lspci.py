@@ -59,6 +59,13 @@ _FILES = {"max_link_speed", "max_link_width", "current_link_speed", "current_lin
 _GENERATIONS = {"2.5GT/s": 1, "5GT/s": 2, "8GT/s": 3, "16GT/s": 4, "32GT/s": 5, "64GT/s": 6}
 _AREAS = {"numa_node": Area.NUMA, "max_link_width": Area.LINKS}
 _ASKED = re.compile(r"\blspci\b.{0,64}? -s ?([0-9a-f]{4}:)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
+_ORDER = (
+    "Subsystem", "Control", "Status", "NUMA node", "IOMMU group", "DevCap", "DevCtl", "DevSta", "LnkCap", "LnkCtl",
+    "LnkSta", "DevCap2", "DevCtl2", "LnkCap2", "LnkCtl2", "LnkSta2", "ACSCap", "ACSCtl", "Kernel driver in use",
+    "Kernel modules",
+)  # fmt: skip
+"""In which lspci tells of a function."""
+_FIELD = re.compile(rf"\s+({'|'.join(_ORDER)}):")
 _MOST = 4096
 _ROOT = re.compile(r"\s{0,8}(?:-(?:\[|\+-\[)|[+\\]-\[[0-9a-f]{4,8}:[0-9a-f]{2}\])")
 """A root bus. Where the first lines of a tree were cut off, it begins again at the next one."""
@@ -80,6 +87,8 @@ class _Function:
     below: str = ""
     last: str = ""
     details: dict[str, str] = field(default_factory=dict)
+    reached: int = -1
+    """How far the lines below it have come in the order of _ORDER."""
 
     @property
     def bus(self) -> str:
@@ -123,6 +132,14 @@ class _Function:
         now, most = (int(self.details.get(f"{which}_link_width", 0)) for which in ("current", "max"))
         return now, most
 
+    def goes_on(self, text: str) -> bool:
+        """Whether a line below it is its own: each comes once, in one order. Else another's first line is missing."""
+        match = _FIELD.match(text)
+        place = _ORDER.index(match[1]) if match else self.reached + 1
+        own = place > self.reached
+        self.reached = max(self.reached, place) if match else self.reached
+        return own
+
     def learn(self, text: str) -> None:
         """Out of a line below it."""
         match = _DETAIL.match(text)
@@ -149,14 +166,9 @@ def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
 
 
 def _put_together(lists: Sequence[_Functions]) -> list[_Functions]:
-    """What is told again of some of a list's functions (`lspci -vv -s`) is that list's; a whole list that comes again
-    is another machine's."""
+    """What is told again of a list's functions, as by `lspci -vv -s`, is that list's: what comes later is how it is."""
     order = sorted(lists, key=len, reverse=True)
-    parts = [
-        own
-        for place, own in enumerate(order)
-        if any(len(own) < len(other) and _tell_more(other, own) for other in order[:place])
-    ]
+    parts = [own for place, own in enumerate(order) if any(_tell_more(other, own) for other in order[:place])]
     return [own for own in lists if not any(own is part for part in parts)]
 
 
@@ -236,19 +248,25 @@ def _lists(lines: Sequence[Line]) -> Iterator[_Functions]:
             current = functions[address] = _Function(line, address, match["words"], code)
         elif line.text and not line.text[:1].isspace():  # another command's, or a reader's words
             current = _asked_for(line.text, functions)
-        elif current is not None and _begins_anew(after):  # else it is wrapped
+        elif current is not None and not current.goes_on(line.text):
+            current = None
+        elif current is not None and _is_whole_line(line.text, after):
             current.learn(line.text)
     yield functions
 
 
 def _asked_for(line: str, functions: _Functions) -> _Function | None:
     asked = _ASKED.search(line)
-    return functions.get(f"{asked[1] or '0000:'}{asked[2]}") if asked else None
+    function = functions.get(f"{asked[1] or '0000:'}{asked[2]}") if asked else None
+    if function is not None:
+        function.reached = -1
+    return function
 
 
-def _begins_anew(line: str) -> bool:
-    """Whether a line is not the rest of the one above it, as a forum wraps it."""
-    return not line[:1].isalnum() or bool(_FUNCTION.match(line) or PROMPT.match(line))
+def _is_whole_line(line: str, after: str) -> bool:
+    """Whether the line below is not its rest, as a forum wraps it; of a link's the rest would begin with a number."""
+    wrapped = after[:1].isdecimal() if "\tLnk" in line else after[:1].isalnum()
+    return not wrapped or bool(_FUNCTION.match(after) or PROMPT.match(after))
 
 
 @dataclass

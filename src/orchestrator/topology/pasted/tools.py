@@ -285,6 +285,7 @@ _TOOLS: tuple[tuple[str, tuple[Area, ...], _Patterns, _Patterns, _Take], ...] = 
     ),
     ("services and modules", (), (hosts.SERVICE, hosts.MODULE, hosts.WSL), (hosts.SERVICE_STATE,), hosts.running),
     ("ibv_devices", (), (hosts.DEVICES_HEAD, hosts.NO_DEVICES), (hosts.DEVICES_ROW,), hosts.devices),
+    ("variables of NCCL", (), (hosts.CHOSEN,), (), hosts.chosen),
     ("simpleP2P", (), (lists.SIMPLE_P2P,), (), lists.simple_p2p),
     ("nvidia-smi --query-gpu", (), (lists.QUERY_HEAD, lists.QUERY_BARE), (lists.QUERY_ROW,), lists.queried),
     ("/proc/driver/nvidia/gpus", (), (smi.INFORMATION,), (smi.INFORMATION_MORE,), smi.informed),
