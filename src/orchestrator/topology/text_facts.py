@@ -171,6 +171,10 @@ def _accesses(snapshot: Snapshot) -> Iterator[str]:
         for other in part(device, "p2p")
         if str(other) != str(device.get("index"))
     }
+    over = {"n": "over NVLink", "a": "for atomics"}
+    for mode, words in over.items():
+        if refused := texts(part(pasted(snapshot), "p2p_refused").get(mode)):
+            yield f"no direct access {words} by nvidia-smi topo -p2p {mode}: {spans(refused)}"
     if pairs and not any(pairs.values()):
         yield f"all GPUs reach each other's memory: {counted(len(pairs), 'pair')} by nvidia-smi topo -p2p"
 
@@ -304,7 +308,7 @@ def _links(topology: Topology) -> Iterator[str]:
 
 def _at_rest(now: str, most: str) -> str:
     """A GPU without work lowers its link's speed, never its width."""
-    slower = now != most and now.rpartition(" ")[2] == most.rpartition(" ")[2]
+    slower = now != most and " " in most and now.rpartition(" ")[2] == most.rpartition(" ")[2]
     return " (an idle GPU lowers the speed)" if slower else ""
 
 

@@ -30,6 +30,10 @@ ERRORS = """    ECC Errors
 {}            DRAM Uncorrectable : 9
 """
 ACS = "ACSCtl:\tSrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans-\n"
+ASKED = "nvidia-smi --query-gpu=name,pcie.link.width.current,pcie.link.width.max"
+HTML = """<tr><th></th><th>GPU0</th><th>GPU1</th></tr>
+<tr><td>GPU0</td><td>X</td><td>PIX</td></tr>
+<tr><td>GPU1</td><td>PIX</td><td>X</td></tr>"""
 OF_ONE = """    PCI
         Bus Id                            : 00000000:61:00.0
         GPU Link Info
@@ -120,6 +124,7 @@ FAULT = "[1.2] {} 0000:07:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x000
         ("Device=0 CANNOT Access Peer Device=1\n", "GPU-P2P-OFF", "note"),
         (CX7, "PCIE-LINK-REDUCED", "slow"),
         (OF_ONE, "PCIE-LINK-REDUCED", "slow"),
+        (f"{ASKED} --format=csv,noheader\nNVIDIA L40S, 4, 16\n", "PCIE-LINK-REDUCED", "slow"),
         (f"17:00.0 PCI bridge: Broadcom / LSI PEX890xx PCIe Gen 5 Switch\n\t{ACS}", "ACS-REDIRECT", "note"),
     ],
 )  # fmt: skip
@@ -182,6 +187,12 @@ CARD = "08:00.0 Ethernet controller: Mellanox Technologies MT2892 Family [Connec
          "lspci lists 2 GPUs, of which the rest of the text shows 1"),
         ("-[0000:44]---00.0-[45]----00.0  Amazon.com, Inc. Elastic Fabric Adapter (EFA)\n",
          "1 network card: 1 x Amazon.com, Inc. Elastic Fabric Adapter (EFA)"),
+        ("| 0      | Name: NVIDIA H100 80GB HBM3        |\n|        | PCI Bus ID: 00000000:1B:00.0        |\n",
+         "GPUs: 1 x NVIDIA H100 80GB HBM3"),
+        (HTML, "behind one switch: GPU0, GPU1"),
+        ("-p2p n\n\tGPU0\tGPU1\nGPU0\tX\tNS\nGPU1\tNS\tX\n", "no direct access over NVLink"),
+        ("CA 'mlx5_ib0'\n\t\tState: Active\n\t\tRate: 200\n", "RDMA ports: ACTIVE, 200 Gb/s: mlx5_ib0"),
+        ("NCCL_P2P_DISABLE=1\nNCCL_IB_HCA=mlx5\n", "set for NCCL: NCCL_P2P_DISABLE=1, NCCL_IB_HCA=mlx5"),
         ("eth2  UP  0c:42:a1:00:00:01 <BROADCAST,MULTICAST,UP,LOWER_UP> \n", "interfaces up: eth2"),
     ],
 )  # fmt: skip

@@ -374,7 +374,8 @@ def _reduced(
     narrow, slowed = 0 < at.width < lanes, judge_speed and 0 < at.speed_gts < best_gts
     if not narrow and not slowed:
         return
-    folder, slot_is_narrow = f"{_PCI}/{device.address}", narrow and 0 < above.width < lanes
+    folder, where = _told_at(device.address)
+    slot_is_narrow = narrow and 0 < above.width < lanes
     evidence = {
         f"{folder}/current_link_width = {at.width}, max_link_width = {own}": narrow,
         f"others of the same part in this node have {lanes} lanes": 0 < own < lanes,
@@ -385,12 +386,17 @@ def _reduced(
     if slowed:
         now, could = f"{at.speed_gts:g} GT/s {now}", f"{best_gts:g} GT/s {could}"
     yield slow(
-        f"{words} at {device.address} runs at {now}, but supports {could}",
+        f"{words}{where} runs at {now}, but supports {could}",
         *(line for line, holds in evidence.items() if holds),
         effect=price(Traffic.NARROW_LINK),
         fix=_other_slot_or_seat(slot, lanes, slot_too_narrow=slot_is_narrow or 0 < own < lanes),
         devices=(device.address,),
     )
+
+
+def _told_at(address: str) -> tuple[str, str]:
+    """(what says so, the place in words) of a device, whose address a text may not have"""
+    return (f"{_PCI}/{address}", f" at {address}") if address else ("the text", "")
 
 
 def _best_gts(device: PciDevice | Gpu, bridge: PciDevice | None) -> float:

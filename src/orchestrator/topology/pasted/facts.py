@@ -19,9 +19,11 @@ LONGEST = 2_000
 """Characters of a line; the longest row that nvidia-smi prints has some 300."""
 _ESCAPES = re.compile(
     r"(?:\x1b|\u241b|\^\[)(?:\[[0-9;?]{0,32}[ -/]?[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[()][0-9A-B])"
-    r"|</?(?:pre|code|br) ?/?>"
+    r"|</?(?:pre|code|br|table|thead|tbody|tr|td|th) ?/?>"
     r"|\[[0-9]{1,2}(?:;[0-9]{1,3}){0,4}m"  # what is left of a colour where the escape itself was dropped
 )
+_CELLS = re.compile(r"</t[dh]>\s{0,16}<t[dh](?: [^<>]{0,64})?>")
+"""Between two cells of a page's table."""
 _QUOTED = re.compile(r"\s{0,8}(?:>\s?){1,8}")
 _SPACES = str.maketrans({"\xa0": " ", "\u3000": " ", "\ufeff": "", "\u200b": "", "\uff5c": "|"})
 PROMPT = re.compile(
@@ -153,6 +155,7 @@ def _without_prefix(line: str, node: str) -> tuple[str, str]:
 
 def _shown(text: str) -> list[str]:
     text = _unpacked(text) if text.lstrip()[:1] in ("{", "[") and "\\n" in text else text
+    text = _CELLS.sub("\t", text).replace("</tr>", "\n") if "</td>" in text else text
     plain = [_plain(raw) for raw in text.replace("\r\n", "\n").replace("\r", "\n").split("\n")[:MOST_LINES]]
     if all(line.startswith("|") for line in plain if line.strip()):  # a table, or quoting
         return [line[1:] for line in plain]

@@ -52,6 +52,10 @@ QUERY_BARE = re.compile(
     r"(?:(?P<index>\d{1,3}), )?(?P<name>(?:NVIDIA|Tesla|Quadro) [\w .-]{2,60}?)(?P<cells>(?:, [^,]{1,80}){1,40})"
 )
 """Of --format=csv,noheader."""
+QUERY_ASKED = re.compile(
+    r".{0,128}?\bnvidia-smi .{0,64}?--query-gpu=(?P<names>[a-z0-9_.]{1,48}(?:,[a-z0-9_.]{1,48}){0,40}) .{0,96}"
+)
+"""The command: its rows may have no heading."""
 _A_DRIVER = re.compile(r"\d{3}\.\d{2,3}(?:\.\d{2})?")
 
 
@@ -118,6 +122,9 @@ def queried(facts: PastedFacts, match: re.Match[str], at: str) -> str:
     """A row of `nvidia-smi --query-gpu --format=csv`; at: its heading."""
     if match.re is QUERY_HEAD:
         return match[0]
+    if match.re is QUERY_ASKED:
+        names = match["names"].split(",")
+        return ", ".join(f"{name} [MiB]" if name.startswith("memory.") else name for name in names)
     if match.re is QUERY_BARE:
         return _bare(facts, match, at)
     row = dict(zip(at.split(", "), match[0].split(", "), strict=False))

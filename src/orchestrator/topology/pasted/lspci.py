@@ -248,11 +248,18 @@ def _lists(lines: Sequence[Line]) -> Iterator[_Functions]:
             current = functions[address] = _Function(line, address, match["words"], code)
         elif line.text and not line.text[:1].isspace():  # another command's, or a reader's words
             current = _asked_for(line.text, functions)
-        elif current is not None and not current.goes_on(line.text):
-            current = None
-        elif current is not None and _is_whole_line(line.text, after):
-            current.learn(line.text)
+        elif current is not None:
+            current = _further(current, line.text, after)
     yield functions
+
+
+def _further(function: _Function, line: str, after: str) -> _Function | None:
+    """The function whose line it is."""
+    if not function.goes_on(line):
+        return None
+    if _is_whole_line(line, after):
+        function.learn(line)
+    return function
 
 
 def _asked_for(line: str, functions: _Functions) -> _Function | None:

@@ -213,7 +213,7 @@ _PLUGIN = re.compile(
 )
 _WAY = re.compile(
     r"(?:Channel|Ring) \d{1,3}(?:/\d{1,3})? : .{3,64}? via "
-    r"(?P<way>(?:P2P|SHM|NET)/[A-Za-z]{2,16}(?:/\d{1,3})?(?:/GDRDMA)?)"
+    r"(?P<way>(?:P2P|SHM|NET)/(?:AWS )?[A-Za-z]{2,16}(?:/\d{1,3})?(?:/GDRDMA)?)"
 )
 _SET = re.compile(r"(?P<name>NCCL_[A-Z0-9_]{2,48}) set by environment to (?P<value>[\w.,:^=/+-]{1,96}?)\.?$")
 _IDS = ("vendor", "device", "subsystem_vendor", "subsystem_device")

@@ -35,6 +35,11 @@ LISTED = re.compile(
     r".{0,32}?\bGPU (?P<indices>(?:\d{1,3}, ?){0,63}\d{1,3}): (?P<name>(?:NVIDIA|Tesla|Quadro|GeForce)[\w .-]{2,60}?)"
     r"(?: \(UUID: (?:(?P<uuid>GPU-[0-9a-f-]{36})|[^)]{0,48})\))?\s*"
 )
+DCGM = re.compile(
+    r"\|?\s{0,4}(?P<index>\d{1,3})\s{1,8}\| Name: (?P<name>(?:NVIDIA|Tesla|Quadro|GeForce)[\w .-]{2,60}?)\s*\|?"
+)
+DCGM_MORE = re.compile(rf"\|?\s{{2,12}}\| PCI Bus ID: (?P<pci_bus_id>{_FUNCTION})\s*\|?")
+"""Of `dcgmi discovery -l`."""
 INFORMATION = re.compile(r"Model:\s+(?P<name>(?:NVIDIA|Tesla|Quadro|GeForce)[\w .-]{2,60}?)\s*")
 INFORMATION_MORE = re.compile(
     rf"(?:Bus Location:\s+(?P<pci_bus_id>{_FUNCTION})|GPU UUID:\s+(?P<uuid>GPU-[0-9a-f-]{{36}})"
@@ -143,11 +148,11 @@ def listed(facts: PastedFacts, match: re.Match[str], section: str) -> str:
 
 
 def informed(facts: PastedFacts, match: re.Match[str], at: str) -> str:
-    """A line of /proc/driver/nvidia/gpus/*/information: in order of their addresses."""
-    fields = {name: word for name, word in match.groupdict().items() if word}
+    """A line of /proc/driver/nvidia/gpus/*/information, in order of their addresses, or of dcgmi."""
+    fields: dict[str, Any] = {name: word for name, word in match.groupdict().items() if word}
     facts.driver = facts.driver or fields.pop("driver", "")
-    if match.re is INFORMATION:
-        facts.gpus.append({"index": len(facts.gpus), **fields})
+    if "name" in fields:
+        facts.gpus.append({**fields, "index": int(fields.get("index", len(facts.gpus)))})
     else:
         facts.gpus[-1].update(fields)
     return at

@@ -151,9 +151,17 @@ def _verbs(facts: PastedFacts, match: re.Match[str], at: str) -> str:
         facts.files[f"{folder}/{_OF_DEVICE[name]}"] = value
     elif name in ("max_mtu", "active_mtu"):
         _packets(facts, at, name, value)
-    elif at != folder and (text := _of_port(name, value, facts.files.get(f"{at}/rate", ""))):
-        facts.files[f"{at}/{_OF_PORT.get(name, name)}"] = text
+    else:
+        _field_of_port(facts, at, name, value)
     return at
+
+
+def _field_of_port(facts: PastedFacts, at: str, name: str, value: str) -> None:
+    """at: the folder of a port; or that of a device of mlx5, which has one, where the port's own line was left out"""
+    if "/ports/" not in at:
+        at = f"{at}/ports/1" if "/mlx5_" in at else ""
+    if at and (text := _of_port(name, value, facts.files.get(f"{at}/rate", ""))):
+        facts.files[f"{at}/{_OF_PORT.get(name, name)}"] = text
 
 
 def _packets(facts: PastedFacts, at: str, name: str, value: str) -> None:
@@ -287,8 +295,15 @@ _TOOLS: tuple[tuple[str, tuple[Area, ...], _Patterns, _Patterns, _Take], ...] = 
     ("ibv_devices", (), (hosts.DEVICES_HEAD, hosts.NO_DEVICES), (hosts.DEVICES_ROW,), hosts.devices),
     ("variables of NCCL", (), (hosts.CHOSEN,), (), hosts.chosen),
     ("simpleP2P", (), (lists.SIMPLE_P2P,), (), lists.simple_p2p),
-    ("nvidia-smi --query-gpu", (), (lists.QUERY_HEAD, lists.QUERY_BARE), (lists.QUERY_ROW,), lists.queried),
+    (
+        "nvidia-smi --query-gpu",
+        (),
+        (lists.QUERY_ASKED, lists.QUERY_HEAD, lists.QUERY_BARE),
+        (lists.QUERY_ROW,),
+        lists.queried,
+    ),
     ("/proc/driver/nvidia/gpus", (), (smi.INFORMATION,), (smi.INFORMATION_MORE,), smi.informed),
+    ("dcgmi discovery", (), (smi.DCGM,), (smi.DCGM_MORE,), smi.informed),
     ("nvidia-smi's MIG devices", (), (hosts.MIG_DEVICE,), (), hosts.mig_devices),
     ("a list of GPUs", (), (smi.LISTED, smi.GPUSTAT), (smi.ANY_DRIVER, smi.NVLINK, hosts.MIG_LISTED), smi.listed),
 )
@@ -456,11 +471,27 @@ def _accesses(lines: Sequence[Line]) -> Iterator[PastedFacts]:
         rows, _ = _rows(tokens, place + 1, heads, _ACCESS)
         cells = [cell for row in rows.values() for cell in row]
         if heads == list(rows) and all(map(_ACCESS.fullmatch, cells)) and {*cells} & _STATUS.keys():
-            gpus = [
-                {"index": int(head[3:]), "p2p": _access_of(dict(zip(heads, row, strict=False)))}
-                for head, row in rows.items()
-            ]
-            yield PastedFacts(ACCESSES, lines[place].number, lines[place].node, gpus=gpus)
+            yield _accesses_of(lines[max(0, place - _ABOVE) : place + 1], rows)
+
+
+_MODE = re.compile(r"-p2p (?P<mode>[rwnap])\b")
+
+
+def _accesses_of(above: Sequence[Line], rows: Mapping[str, list[str]]) -> PastedFacts:
+    """above: up to its heading. That there is no NVLink (-p2p n), or that PCIe has no atomics (a), refuses nothing."""
+    asked = next((match["mode"] for line in reversed(above) if (match := _MODE.search(line.text))), "")
+    facts = PastedFacts(f"{ACCESSES} {asked}".rstrip(), above[-1].number, above[-1].node)
+    cells = {head: dict(zip(rows, row, strict=False)) for head, row in rows.items()}
+    if asked not in ("n", "a"):
+        facts.form = ACCESSES
+        facts.gpus = [{"index": int(head[3:]), "p2p": _access_of(row)} for head, row in cells.items()]
+        return facts
+    refused = [
+        f"{head} and {other}" for head, row in cells.items() for other, cell in row.items() if cell not in ("X", "OK")
+    ]
+    pairs = dict.fromkeys(" and ".join(sorted(pair.split(" and "))) for pair in refused)
+    facts.also = {"p2p_refused": {asked: [*pairs]}}
+    return facts
 
 
 def _access_of(cells: Mapping[str, str]) -> dict[str, dict[str, int]]:
