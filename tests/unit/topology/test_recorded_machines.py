@@ -20,7 +20,7 @@ from orchestrator.topology.distance import Bandwidths, Distances, gpu_groups
 from orchestrator.topology.draw import tree
 from orchestrator.topology.gpus import AcceleratorClass
 from orchestrator.topology.nccl_xml import nccl_xml, topology_of_xml
-from orchestrator.topology.paths import matrix, shape
+from orchestrator.topology.paths import NONE_SHARED, matrix, shape
 from orchestrator.topology.pci import bridges_above, nic_cards
 
 RECORDED = Path(__file__).parents[3].parent / "shared" / "recorded"
@@ -142,11 +142,14 @@ def test_gpus_are_written_as_nccl_writes_them() -> None:
     assert 'link_width="16"' in nccl_xml(with_nvlink())  # where NCCL writes 0 and counts 16
 
 
+ON_ROOT_PORTS = "none behind a switch"
+
+
 @pytest.mark.parametrize("topology", [with_nvlink(), topology_of_xml(DUMP, "vm")], ids=["nvml", "NCCL's dump"])
 def test_nvlink_is_the_path_between_the_gpus(topology: Topology) -> None:
     one, other = (gpu.key for gpu in topology.gpus)
     assert Distances(topology).path_type(one, other) is PathType.NVL
-    assert shape(topology).words == "2 GPUs, none behind a switch; between GPUs NVL"
+    assert shape(topology).words == f"2 GPUs, {NONE_SHARED if topology.of_text else ON_ROOT_PORTS}; between GPUs NVL"
     assert matrix(topology).splitlines()[1].split()[:3] == ["GPU0", "X", "NV18"]  # as nvidia-smi prints it there
     assert Bandwidths(topology, (2, 28, 9)).between(one, other) == pytest.approx(18 * 20.6)
     assert gpu_groups(topology, (2, 28, 9)).groups == ((0, 1),)

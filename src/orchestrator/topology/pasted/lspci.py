@@ -66,7 +66,7 @@ _ORDER = (
 )  # fmt: skip
 """In which lspci tells of a function."""
 _FIELD = re.compile(rf"\s+({'|'.join(_ORDER)}):")
-_MOST = 4096
+_MOST, _MOST_LISTS = 4096, 128
 _ROOT = re.compile(r"\s{0,8}(?:-(?:\[|\+-\[)|[+\\]-\[[0-9a-f]{4,8}:[0-9a-f]{2}\])")
 """A root bus. Where the first lines of a tree were cut off, it begins again at the next one."""
 _PARTS = re.compile(
@@ -167,9 +167,9 @@ def read(lines: Sequence[Line]) -> Iterator[PastedFacts]:
 
 def _put_together(lists: Sequence[_Functions]) -> list[_Functions]:
     """What is told again of a list's functions, as by `lspci -vv -s`, is that list's: what comes later is how it is."""
-    order = sorted(lists, key=len, reverse=True)
-    parts = [own for place, own in enumerate(order) if any(_tell_more(other, own) for other in order[:place])]
-    return [own for own in lists if not any(own is part for part in parts)]
+    order = sorted(lists[:_MOST_LISTS], key=len, reverse=True)
+    parts = {id(own) for place, own in enumerate(order) if any(_tell_more(other, own) for other in order[:place])}
+    return [own for own in lists[:_MOST_LISTS] if id(own) not in parts]
 
 
 def _drawn(tree: _Tree) -> Iterator[PastedFacts]:

@@ -225,13 +225,13 @@ _MOST_FUNCTIONS = 1024
 
 @dataclass
 class _LoggedHost:
-    """above: by who prints, (column, path) of the CPU and what hangs below it, down to the last line, each with the
-    column in which lines below it begin; functions: (kind,
+    """above: by who prints, (column, path, where lines below it begin) of the CPU and what hangs below it, down to the
+    last line; functions: (kind,
     ids) by path; net: of each of NCCL's devices the path of its card, and GB/s; opened: what it says of RDMA devices;
     layers: the link layer of each port"""
 
     line: Line
-    above: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+    above: dict[str, list[tuple[int, str, int]]] = field(default_factory=dict)
     functions: dict[str, tuple[str, str]] = field(default_factory=dict)
     net: dict[int, tuple[str, float]] = field(default_factory=dict)
     opened: dict[str, None] = field(default_factory=dict)
@@ -317,7 +317,7 @@ def _logged(lines: Sequence[Line]) -> Iterator[PastedFacts]:
 
 def _take(host: _LoggedHost, who: str, words: str) -> None:
     if match := _CPU.match(words):
-        host.above[who] = [(0, f"{XML_ROOT}cpu{match[1]}")]
+        host.above[who] = [(-1, f"{XML_ROOT}cpu{match[1]}", 0)]
     elif match := _NODE.match(words):
         if who in host.above:
             _node(host, who, match)
@@ -377,12 +377,11 @@ def _choice(host: _LoggedHost, match: re.Match[str]) -> None:
 
 
 def _node(host: _LoggedHost, who: str, match: re.Match[str]) -> None:
-    """What hangs below begins where the name above it does; what an NVLink or the way between sockets leads to stands
-    elsewhere in the tree."""
+    """Deeper columns hang below, where nothing is missing beginning where the name above does; what an NVLink or the
+    way between sockets leads to stands elsewhere in the tree."""
     column = len(match["indent"])
-    chain = host.above[who] = [link for link in host.above[who] if link[0] <= column]
-    host.cut = host.cut or chain[-1][0] != column
-    path = chain[-1][1]
+    chain = host.above[who] = [link for link in host.above[who] if link[0] < column]
+    _, path, below = chain[-1]
     if match["kind"] == "NET" and match["link"] == "NET":
         host.net.setdefault(int(match["id"][-4:], 16), (path, float(match["gbs"])))
     elif match["link"] == "NVL":
@@ -393,7 +392,8 @@ def _node(host: _LoggedHost, who: str, match: re.Match[str]) -> None:
         if len(host.functions) < 2 * _MOST_FUNCTIONS:
             ids = {"PCI": (match["ids"] or "").rjust(16, "0"), "GPU": "10de".ljust(16, "0")}
             host.functions[own] = (match["kind"], ids.get(match["kind"], "0" * 16))
-        chain.append((match.start("kind"), own))
+        chain.append((column, own, match.start("kind")))
+        host.cut = host.cut or below != column
 
 
 _NVLINK_GBS = {20.6: 18, 40.1: 18, 20.0: 12, 18.0: 4, 12.0: 4}
