@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.doctor.commands.findings import document
-from orchestrator.doctor.rules.support.registry import COSTLY
+from orchestrator.doctor.rules.support.registry import COSTLY, all_rules
+from orchestrator.doctor.steps.doctor import Examination
 from orchestrator.doctor.steps.recordings import Given, examine_given, given
 from orchestrator.topology.pasted.read import read_pasted
 from orchestrator.topology.paths import shape
@@ -35,8 +36,9 @@ def test_a_posted_text(case: Path) -> None:
             "findings": [
                 f"{finding.severity.value} {finding.id}: {finding.title}"
                 for finding in examination.findings
-                if finding.node == name
+                if finding.node == name and finding.id != "NOT-RECORDED"
             ],
+            "judged": judged(examination, name),
         }
         for name, node in nodes.items()
     }
@@ -46,6 +48,13 @@ def test_a_posted_text(case: Path) -> None:
         wanted.write_text(text)
     assert text == wanted.read_text()
     assert (case / "source.txt").read_text().startswith("https://")
+
+
+def judged(examination: Examination, node: str) -> list[str]:
+    """Rules that had enough of this node to judge it, where not all had."""
+    unknown = [finding for finding in examination.findings if (finding.node, finding.id) == (node, "NOT-RECORDED")]
+    told = {"NOT-RECORDED", *(rule for finding in unknown for rule in finding.devices)}
+    return sorted({rule.id for rule in all_rules()} - told) if unknown else ["every rule"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
