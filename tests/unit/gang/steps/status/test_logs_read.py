@@ -313,7 +313,7 @@ XID = "[12345.6] NVRM: Xid (PCI:0000:41:00): "
     [
         (f"{XID}79, pid='<unknown>', GPU has fallen off the bus.", "GPU-LOST", "0000:41:00"),
         (f"{XID}48, pid=2345, An uncorrectable double bit error (DBE) has been detected", "XID-48", "0000:41:00"),
-        (f"{XID}94, pid=7194, name=python3, Contained: SM (0x1). RST: No, D-RST: No", "GPU-ECC", "ECC"),
+        (f"{XID}94, pid=7194, name=python3, Contained: SM (0x1). RST: No, D-RST: No", "GPU-ECC", "memory error"),
         (f"{XID}31, pid=2345, name=python3, MMU Fault: ENGINE GRAPHICS faulted", "GPU-KERNEL-FAULT", "illegal"),
         (f"{XID}109, pid=2345, name=python3, Ch 00000005, errorString CTX SWITCH TIMEOUT", "GPU-KERNEL-FAULT", "109"),
         (f"{XID}140, pid='<unknown>', name=<unknown>, An uncorrectable ECC error", "XID-140", "0000:41:00"),
@@ -330,7 +330,7 @@ XID = "[12345.6] NVRM: Xid (PCI:0000:41:00): "
         ("[1.5] oom-kill:constraint=CONSTRAINT_MEMCG,task=sglang::schedul,pid=12", "CGROUP-OUT-OF-MEMORY", "cgroup"),
         ("[1.5] oom-kill:constraint=CONSTRAINT_NONE,task=python3,pid=12", "HOST-OUT-OF-MEMORY", "the node was"),
         ("NVRM: API mismatch: the client has the version 550.54, but", "GPU-DRIVER", "different versions"),
-        ("NVRM: GPU 0000:41:00.0: RmInitAdapter failed! (0x62:0x40:2407)", "GPU-LOST", "did not come up"),
+        ("NVRM: GPU 0000:41:00.0: RmInitAdapter failed! (0x62:0x40:2407)", "GPU-LOST", "could not be started"),
         ("NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:", "GPU-BAR1-SMALL", "BAR"),
         ("x.service: A process of this unit has been killed by the OOM killer.", "HOST-OUT-OF-MEMORY", "systemd"),
         ("Some common causes include: (1) the process was killed by the OOM killer due to high memory usage", None, ""),
