@@ -1,7 +1,7 @@
 """Labs for the tests: own names, own directory, always removed afterwards.
 
 A file whose `pytestmark` has one of these kinds is one variation of it (tests/support/turns.py): a run of `make test`
-plays one file of each, of SEEN and of the lab itself two. What each run plays of the same, whichever file has its turn:
+plays one file of each, two of those of four files. What each run plays of the same, whichever file has its turn:
 
 | kind | files | in each run |
 |---|---|---|
@@ -26,8 +26,8 @@ from tests.support.ports import free_port
 from tests.support.router import ROUTER_PORTS, NotInstalled, router_environment, router_group
 from tests.support.small_lab import RunningLab, SmallLab, small_lab
 
-LOSES_A_PART = pytest.mark.turns(of="labs: a gang loses a part")
-BEHIND_ONE_ROUTER = pytest.mark.turns(of="labs: gangs behind one router")
+LOSES_A_PART = pytest.mark.turns(of="labs: a gang loses a part", play=2)
+BEHIND_ONE_ROUTER = pytest.mark.turns(of="labs: gangs behind one router", play=2)
 BEGUN_AND_FINISHED = pytest.mark.turns(of="labs: what a command has begun is finished or taken back")
 MEASURED = pytest.mark.turns(of="labs: what serves is measured")
 SEEN = pytest.mark.turns(of="labs: what is seen of nodes, and planned on them", play=2)
