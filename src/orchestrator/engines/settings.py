@@ -14,8 +14,9 @@ DEFAULTS: Mapping[str, str] = {"graphs": "on", "draft": "off", "kv": "auto", "pr
 KV_FP8 = "fp8_e4m3"
 """What `kv=fp8` is: the format that the checkpoints have too, with 3 bits of mantissa."""
 DRAFTS = {"mtp": (1, 2), "mtp3": (3, 4)}
-ASK_FOR_DRAFTS = ("--speculative-algorithm", "--speculative-config")
 """Steps and tokens of a draft by the checkpoint's own prediction layer."""
+ASK_FOR_DRAFTS = ("--speculative-algorithm", "--speculative-config")
+"""Flags of SGLang and vLLM, whoever wrote them."""
 NCCL_TRIALS: Mapping[str, Mapping[str, str]] = {
     "as planned": {},
     "ring": {"NCCL_ALGO": "Ring"},
