@@ -74,12 +74,27 @@ def paths(topology: Topology) -> tuple[Pair, ...]:
     distances = Distances(topology)
 
     def pair(first: PathEnd, other: PathEnd) -> Pair:
-        path = distances.path_type(first.key, other.key) if first.key and other.key else PathType.DIS
+        known = first.key and other.key
+        path = distances.path_type(first.key, other.key) if known else _by_domains(topology, first, other)
         return Pair(first.name, other.name, None if path is PathType.DIS else path)
 
     gpus = gpu_ends(topology)
     between = itertools.starmap(pair, itertools.combinations(gpus, 2))
     return (*between, *itertools.starmap(pair, itertools.product(gpus, nic_ends(topology))))
+
+
+def _by_domains(topology: Topology, first: PathEnd, other: PathEnd) -> PathType:
+    """NCCL's file has cards that were merged into one device right below a CPU, and so does NCCL's graph."""
+    if not first.key or not placed_by_domain(topology) or min(first.numa_node, other.numa_node) < 0:
+        return PathType.DIS
+    return PathType.PHB if first.numa_node == other.numa_node else PathType.SYS
+
+
+def placed_by_domain(topology: Topology) -> dict[str, int]:
+    """{RDMA device of which NCCL's topology file tells the CPU and no more: its NUMA domain}"""
+    if not topology.of_text or topology.stated:
+        return {}
+    return {port.device: port.numa_node for port in topology.rdma if not port.key and port.numa_node >= 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +246,8 @@ class Shape:
     """GPUs whose row a text does not have whole."""
     of_text: bool = False
     """It was pasted: of a card that is not in it nothing follows."""
+    nics: int | None = None
+    """Network cards; None where a text has no tree, and none can be counted in it."""
 
     @property
     def words(self) -> str:
@@ -297,12 +314,34 @@ def shape(topology: Topology) -> Shape:
         inside=inside,
         across=across,
         stated=_stated(topology),
-        tree_known=any(gpu.key in topology.devices for gpu in topology.gpus),
+        tree_known=_tree_known(topology),
         bus_known=not topology.lacks(Area.PCI),
         stated_words=_words_between_gpus(topology),
         cut_off=_cut_off(topology),
         of_text=topology.of_text,
+        nics=_nics(topology, cards),
     )
+
+
+def _nics(topology: Topology, cards: Sequence[object]) -> int | None:
+    """Of a list without places the cards are named as facts only."""
+    if topology.stated and _stated(topology) is not None:
+        return len(topology.stated.nics)
+    count = len(cards) + len(placed_by_domain(topology))
+    return count if count or not topology.of_text or _tree_known(topology) else None
+
+
+def _tree_known(topology: Topology) -> bool:
+    return any(gpu.key in topology.devices for gpu in topology.gpus)
+
+
+def stated_switches(topology: Topology, seen: Shape) -> Iterator[SwitchGroup]:
+    """The groups that a matrix shows, whose switches have no address in it."""
+    numa = {end.name: end.numa_node for end in gpu_ends(topology)}
+    for group in stated_groups(topology) if seen.stated is not None else ():
+        domains = {numa[gpu] for gpu in group.gpus}
+        domain = domains.pop() if len(domains) == 1 else -1
+        yield SwitchGroup("", domain, len(group.gpus), len(group.nics))
 
 
 def _switch_groups(

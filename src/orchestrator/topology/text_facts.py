@@ -15,7 +15,7 @@ from orchestrator.model.snapshot import Snapshot, part
 from orchestrator.model.topology import Gid, NumaDomain, PathType, PcieLink, RdmaPort, Stated, Topology
 from orchestrator.model.words import counted
 from orchestrator.topology.gpus import nvml_devices
-from orchestrator.topology.paths import gpu_ends, nearest_card_words, paths, stated_groups
+from orchestrator.topology.paths import gpu_ends, nearest_card_words, paths, placed_by_domain, stated_groups
 from orchestrator.topology.pci import known_part
 from orchestrator.topology.stated import cards_of, mappings, pasted, recognised, texts
 from orchestrator.topology.text_gpus import of_gpus
@@ -32,7 +32,7 @@ def text_facts(topology: Topology, snapshot: Snapshot, others: Iterable[Topology
     """Sentences without a full stop, of a machine that somebody pasted; () for all others. others: pasted beside it"""
     also, others = pasted(snapshot), [*others]
     if not also:
-        return ()
+        return tuple(_below_cpus(topology))
     sentences = (
         *_complaints(also),
         *_guest(also),
@@ -54,6 +54,13 @@ def text_facts(topology: Topology, snapshot: Snapshot, others: Iterable[Topology
         *_slots(topology, also.get("slots")),
     )
     return sentences[:_MOST_SENTENCES]
+
+
+def _below_cpus(topology: Topology) -> Iterator[str]:
+    """NCCL 2.25 and later: <nic> right below <cpu>."""
+    domains = collected((domain, device) for device, domain in placed_by_domain(topology).items())
+    for domain, devices in sorted(domains.items()):
+        yield f"NCCL's file has {' and '.join(devices)} right below the CPU of NUMA domain {domain}"
 
 
 def _of_its_gpus(topology: Topology, snapshot: Snapshot, also: Mapping[str, Any]) -> Iterator[str]:

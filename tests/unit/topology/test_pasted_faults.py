@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
 from orchestrator.doctor.commands.findings import document
 from orchestrator.doctor.steps.recordings import Given, examine_given
 from orchestrator.engines.host_causes import HOST
+from orchestrator.model.topology import PathType
+from orchestrator.topology.nccl_xml import topology_of_xml
 from orchestrator.topology.pasted.read import read_pasted
+from orchestrator.topology.paths import paths, shape
 
 
 def of_id(text: str, name: str) -> list[tuple[str, str]]:
@@ -322,3 +326,46 @@ def test_what_the_kernel_says_has_one_name_and_one_fix_here_and_in_why(line: str
     assert found.fix.startswith(cause.fix)
     if name == "GPU-XID":
         assert cause.text.removeprefix("a GPU ").partition(",")[0] in found.title
+
+
+def node_of(text: str) -> dict[str, Any]:
+    nodes: list[dict[str, Any]] = document(examine_given(Given(read_pasted({"post": text}, "post"))))["nodes"]
+    return nodes[0]
+
+
+def test_the_groups_of_a_matrix_are_in_the_document_without_their_switches() -> None:
+    text = "\tGPU0\tGPU1\tGPU2\tmlx5_0\nGPU0\tX\tPIX\tSYS\tPIX\nGPU1\tPIX\tX\tSYS\tPIX\nGPU2\tSYS\tSYS\tX\tSYS\n"
+    node = node_of(f"{text}mlx5_0\tPIX\tPIX\tSYS\tX\n")
+    assert node["groups"] == [{"switch": None, "numa_node": -1, "gpus": 2, "nics": 1}]
+    assert (node["nics"], node["switches"]) == (1, None)
+
+
+def test_a_list_without_a_tree_has_no_number_of_cards_and_switches() -> None:
+    listed = "9b:00.0 Ethernet controller: Amazon.com, Inc. Elastic Fabric Adapter (EFA)\n"
+    node = node_of(f"{listed}9e:00.0 3D controller: NVIDIA Corporation AD102GL [L40S] (rev a1)\n")
+    assert (node["gpus"], node["nics"], node["switches"], node["groups"]) == (1, None, None, [])
+    assert "1 network card: 1 x Amazon.com, Inc. Elastic Fabric Adapter (EFA)" in node["facts"]
+
+
+@pytest.mark.parametrize(("place", "guest"), [("00:1e.0", True), ("0001:00:00.0", True), ("0001:01:00.0", False)])
+def test_a_gpu_on_a_root_bus_is_where_a_hypervisor_put_it(place: str, guest: bool) -> None:
+    facts = node_of(f"{place} 3D controller: NVIDIA Corporation GA100 [A100 SXM4 80GB] (rev a1)\n")["facts"]
+    assert guest == ("a virtual machine: its places on the PCI bus are the hypervisor's" in facts)
+
+
+def test_a_rule_that_found_something_is_not_among_those_that_could_not_run() -> None:
+    line = "[1.2] NVRM: Xid (PCI:0000:0a:00): 79, GPU has fallen off the bus.\n"
+    findings = examine_given(Given(read_pasted({"post": line}, "post"))).findings
+    (rest,) = (finding for finding in findings if finding.id == "NOT-RECORDED")
+    assert "GPU-XID" not in rest.devices
+    assert rest.title.startswith(f"{len(rest.devices)} of ")
+
+
+def test_cards_that_nccl_has_right_below_a_cpu_have_a_path() -> None:
+    gpu = '<pci busid="0000:99:00.0" class="0x030000" vendor="0x10de"><gpu dev="0" sm="86" rank="0"/></pci>'
+    nic = '<nic><net name="mlx5_0+mlx5_1" dev="0" speed="200000" port="1" gdr="1"/></nic>'
+    topology = topology_of_xml(
+        f'<system version="1"><cpu numaid="0">{gpu}</cpu><cpu numaid="1">{nic}</cpu></system>', "n"
+    )
+    assert [(pair.other, pair.type) for pair in paths(topology)] == [("mlx5_0", PathType.SYS), ("mlx5_1", PathType.SYS)]
+    assert shape(topology).nics == 2

@@ -18,7 +18,7 @@ from orchestrator.planning import page_cache
 from orchestrator.planning.commands.plan_options import advisories_json, say_advisories
 from orchestrator.protocol.severity import Severity
 from orchestrator.topology.draw import paths_json
-from orchestrator.topology.paths import shape
+from orchestrator.topology.paths import shape, stated_switches
 from orchestrator.topology.speed import PRICED_ON
 from orchestrator.topology.stated import recognised
 from orchestrator.topology.text_facts import text_facts
@@ -64,22 +64,21 @@ def document(examination: Examination, expectations: Sequence[NcclExpectation] =
 def _node_json(node: Node, cluster: Cluster) -> dict[str, Any]:
     topology = node.topology
     seen = shape(topology)
+    facts = _facts(node, cluster)
     return {
         "name": node.name,
         "role": "spare" if node.spec.spare else "member",
         "gpus": len(topology.gpus),
         "usable_gpus": len(node.gpus),
-        "nics": len(topology.stated.nics)
-        if topology.stated and seen.stated is not None
-        else seen.nics_elsewhere + sum(group.nics for group in seen.groups),
-        "switches": len(topology.switches),
+        "nics": seen.nics,
+        "switches": len(topology.switches) if seen.tree_known or not topology.of_text else None,
         "groups": [
-            {"switch": group.switch, "numa_node": group.numa_node, "gpus": group.gpus, "nics": group.nics}
-            for group in seen.groups
+            {"switch": group.switch or None, "numa_node": group.numa_node, "gpus": group.gpus, "nics": group.nics}
+            for group in (seen.groups or stated_switches(topology, seen))
         ],
         "between_gpus": {"inside": [path.name for path in seen.inside], "across": [path.name for path in seen.across]},
         "paths": paths_json(topology),
-        **({"recognised": list(forms), "facts": _facts(node, cluster)} if (forms := recognised(node.snapshot)) else {}),
+        **({"recognised": list(forms), "facts": facts} if (forms := recognised(node.snapshot)) or facts else {}),
     }
 
 

@@ -495,8 +495,9 @@ def _narrow(function: _Function) -> str:
 
 
 def _is_made_up(function: _Function) -> bool:
-    """Whether only a hypervisor has it."""
-    return function.ids[0] in GUEST_VENDORS or _EMULATED in function.words
+    """Whether only a hypervisor has it, or puts it there: on a machine's own root bus are root ports, and no GPU."""
+    on_root_bus = function.is_gpu and function.bus.endswith(":00") and "nForce" not in function.words
+    return on_root_bus or function.ids[0] in GUEST_VENDORS or _EMULATED in function.words
 
 
 def _keys(functions: _Functions, roots: set[str]) -> dict[str, str]:

@@ -131,7 +131,21 @@ def _findings(cluster: Cluster) -> Iterator[Finding]:
     untold = _untold(cluster, findings)
     for finding in findings:
         if finding.severity is not Severity.UNKNOWN or finding.id not in untold.get(finding.node, ()):  # said once
-            yield with_limits(_as_far_as_told(finding, cluster), cluster)
+            yield with_limits(_as_far_as_told(_but_what_was_found(finding, findings), cluster), cluster)
+
+
+def _but_what_was_found(incomplete: Finding, findings: Iterable[Finding]) -> Finding:
+    """A rule that found something in a part of what it reads did run."""
+    if incomplete.id != INCOMPLETE or not incomplete.devices:
+        return incomplete
+    found = {
+        judged.id
+        for judged in findings
+        if judged.severity is not Severity.UNKNOWN and judged.node in ("", incomplete.node)
+    }
+    left = tuple(rule for rule in incomplete.devices if rule not in found)
+    title = incomplete.title.replace(f"{len(incomplete.devices)} ", f"{len(left)} ", 1)
+    return replace(incomplete, devices=left, title=title)
 
 
 _BY_ABSENCE = ("GPU-GROUPS-UNEVEN", "NIC-MISSING", "NIC-NOT-UNDER-SWITCH")
