@@ -135,6 +135,14 @@ COMMON = (
         text="a weight file on this node is corrupt or truncated",
         fix="find it with `l40s-deploy checkpoint verify MODEL`, then replace it with `checkpoint push --repair`",
     ),
+    CausePattern(  # huggingface_hub issue 2779
+        id="SHARD-CORRUPT",
+        pattern=r"OSError: Consistency check failed: file should be of size \d{1,18} but has size \d{1,18}",
+        text="a file that was loaded from the hub is not complete: the connection ended early, or several processes"
+        " wrote it at once",
+        fix="load it again with one process alone (`l40s-deploy checkpoint download`), and start the engine with its"
+        " path",
+    ),
     CausePattern(
         id="WEIGHTS-DIFFER",
         pattern=r"size mismatch for \S{1,256}: copying a param|There is no module or parameter named '"
@@ -734,6 +742,17 @@ COMMON = (
         " (`l40s-deploy plan --show env`; nccl issue 975)",
         weak=True,
     ),
+    CausePattern(  # openrlhf issue 265
+        id="WRONG-INTERFACE",
+        pattern=r"The client socket has (?:timed out (?:after \d{1,9}m?s )?while trying to connect to"
+        r"|failed to connect to any network address of) \((?P<peer>(?:172\.17\.0\.\d{1,3}|127\.0\.1\.1"
+        r"|169\.254\.[\d.]{3,7}|fe80:[^,)]{1,64}), \d{1,5})\)",
+        text="the leader gave an address of its own machine alone (Docker's bridge, a link-local one, or what"
+        " /etc/hosts gives to the machine's own name), which leads to no other node",
+        fix="name the address that the nodes reach each other by: VLLM_HOST_IP, --dist-init-addr or MASTER_ADDR, and"
+        " NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME; a container takes --network host",
+        weak=True,
+    ),
     CausePattern(
         id="WRONG-INTERFACE",
         pattern=rf"[Cc]onnect to (?P<peer>\S{{1,128}}) (?:failed ?: |returned (?:\d{{1,4}}\()?)"
@@ -871,11 +890,13 @@ COMMON = (
     ),
     CausePattern(
         id="NCCL-PLUGIN",
-        pattern=r"NCCL WARN NET/OFI .{0,256}(?:[Cc]ouldn't|[Ff]ailed|[Nn]o eligible providers|[Ee]rror|ERROR)"
+        pattern=r"NCCL WARN NET/OFI .{0,256}(?:[Cc]ould(?:n't| not)|[Uu]nable to|[Ff]ailed"
+        r"|[Nn]o eligible providers|[Ee]rror|ERROR)"
         r"|NCCL WARN NET/OFI Only EFA|(?<!INFO )NET/OFI Request \S{1,32} completed with error",
         text="NCCL's network plugin for libfabric (EFA, Slingshot) failed: its words are in the line",
-        fix="compare the plugin, libfabric and the driver with each other (`fi_info -p efa`); NCCL_NET_PLUGIN=none as a"
-        " proof: without it NCCL takes verbs or sockets",
+        fix="on EFA let the security group's rules allow all traffic from and to itself; compare the plugin, libfabric"
+        " and the driver with each other (`fi_info -p efa`); NCCL_NET_PLUGIN=none as a proof: without it NCCL takes"
+        " verbs or sockets",
         weak=True,
     ),
     CausePattern(
@@ -1042,10 +1063,10 @@ COMMON = (
         id="NOT-WRITABLE",
         pattern=r"Read-only file system: ['\"]?/"
         r"|Permission denied: ['\"]?/[^'\"]{0,256}(?:cache|triton|flashinfer|inductor|deep_gemm)\b",
-        text="the engine may not write where it keeps compiled kernels: a read-only file system, or another user's"
-        " directory",
-        fix="let the engine's user write there, or set XDG_CACHE_HOME and TRITON_CACHE_DIR in l40s_env to a directory"
-        " where it may",
+        text="the engine may not write where it keeps compiled kernels or downloads: a read-only file system, or"
+        " another user's directory",
+        fix="let the engine's user write there, or set XDG_CACHE_HOME, TRITON_CACHE_DIR and HF_HOME in l40s_env to a"
+        " directory where it may",
         weak=True,
     ),
     CausePattern(
@@ -1054,6 +1075,15 @@ COMMON = (
         r"|Remote I/O error)"
         r": ['\"]?/",
         text="a file system that the engine reads from failed",
+        fix="read the kernel log of the node (`dmesg -T | grep -iE 'nfs|nvme|I/O error'`), and mount it again",
+    ),
+    CausePattern(  # torch, caffe2/serialize and csrc/serialization.cpp; pytorch issue 45826
+        id="STORAGE-FAILED",
+        pattern=r"(?:\bread\(\): fd \d{1,9} failed with "
+        r"|\bunable to (?:open|mmap \d{1,18} bytes from) file <[^>]{1,512}>"
+        r"(?: in read-\S{1,8} mode)?: )(?:Stale file handle|Input/output error|Transport endpoint is not connected"
+        r"|Remote I/O error)",
+        text="a file system failed while torch read a file of it",
         fix="read the kernel log of the node (`dmesg -T | grep -iE 'nfs|nvme|I/O error'`), and mount it again",
     ),
     CausePattern(
@@ -1125,6 +1155,16 @@ COMMON = (
         " seccomp profile refuses clone3, which the image's glibc calls",
         fix="upgrade Docker to 20.10.10 or newer with its libseccomp and runc; as a proof,"
         " `--security-opt seccomp=unconfined`; otherwise look at pids.max of its cgroup",
+        weak=True,
+    ),
+    CausePattern(  # vllm issue 14416
+        id="THREADS-DENIED",
+        pattern=r"^ {0,8}what\(\): {1,2}Operation not permitted",
+        after=r"instance of 'std::system_error'",
+        text="a native library was refused a call, most often to start a thread: an old Docker's seccomp profile"
+        " refuses clone3, which the image's glibc calls",
+        fix="upgrade Docker to 20.10.10 or newer with its libseccomp and runc; as a proof,"
+        " `--security-opt seccomp=unconfined`",
         weak=True,
     ),
     CausePattern(
@@ -1282,7 +1322,7 @@ COMMON = (
     ),
     CausePattern(
         id="CHILD-FAILED",
-        pattern=r"Received sigquit from a child process|crashed with exit code|scheduler died during initialization"
+        pattern=r"Received sigquit from a child proces|crashed with exit code|scheduler died during initialization"
         r"|[Ee]ngine core initialization failed|WorkerProc initialization failed|EngineDeadError"
         r"|\bfailed \(exitcode: -?\d{1,3}\) local_rank: \d",
         text="an engine process of this node exited",

@@ -258,6 +258,22 @@ HOST = (
         fix="start the container with --cap-add SYS_NICE, or without binding its memory (`numactl --show` in it lists"
         " what is allowed)",
     ),
+    CausePattern(  # vllm issue 10556; numa_migrate_pages(3)
+        id="NUMA-BIND-REFUSED",
+        pattern=r"numa_migrate_pages failed\. errno: 1\b",
+        text="the engine may not move its memory to the NUMA nodes that it binds itself to: the container lacks"
+        " SYS_NICE",
+        fix="start the container with --cap-add SYS_NICE, or without binding (VLLM_CPU_OMP_THREADS_BIND=nobind)",
+    ),
+    CausePattern(  # vllm issue 58033; sched_setaffinity(2)
+        id="NUMA-BIND-REFUSED",
+        pattern=r"OSError: \[Errno 22\] Invalid argument",
+        after=r"\bsched_setaffinity\(",
+        text="a process binds itself to processors that its container's cpuset does not have",
+        fix="compare `taskset -pc 1` in the container with the processors that it is to take, or start it without"
+        " binding",
+        weak=True,
+    ),
     CausePattern(
         id="GPU-UNSCHEDULED",
         pattern=r"Allocate failed due to (?:requested number of devices unavailable|no healthy devices present)",
@@ -343,6 +359,15 @@ HOST = (
         text="a network card could not use memory that was registered for RDMA: GPU memory without nvidia-peermem or"
         " DMA-BUF, an IOMMU that translates, or memory that was freed",
         fix="read `l40s-deploy doctor` on IOMMU, ACS and peermem; as a proof, transfer over TCP",
+        weak=True,
+    ),
+    CausePattern(  # sglang issue 6894; mooncake-transfer-engine, rdma_context.cpp
+        id="GDR-REFUSED",
+        pattern=r"[Ff]ailed to register memory \S{1,64}: (?:Invalid argument|Input/output error)",
+        text="a network card could not register memory for RDMA: most often GPU memory without nvidia-peermem or"
+        " DMA-BUF, or of expandable segments",
+        fix="read `l40s-deploy doctor` on peermem; unset PYTORCH_CUDA_ALLOC_CONF=expandable_segments; as a proof,"
+        " transfer over TCP",
         weak=True,
     ),
     CausePattern(  # torchforge issue 493; EFA has queue pairs of its own kind alone (efadv_create_qp_ex)
@@ -608,6 +633,15 @@ HOST = (
         text="a script starts the engine while it is imported, and each process of the engine imports it again",
         fix="start the engine below `if __name__ == '__main__':`, or by its own command",
     ),
+    CausePattern(  # Open MPI, help-*-runtime.txt
+        id="JOB-NOT-STARTED",
+        pattern=r"It looks like (?P<own>(?:opal|orte|prte|pmix|MPI)_(?:init|INIT)\w{0,8}) failed for some reason",
+        text="Open MPI could not set itself up: an incomplete or moved installation (OPAL_PREFIX), or another PMIx than"
+        " its launcher's; the lines below it may say which",
+        fix="start one process with it on that node alone (`mpirun -n 1 hostname`), and compare OPAL_PREFIX, PATH and"
+        " LD_LIBRARY_PATH with its installation",
+        weak=True,
+    ),
     CausePattern(
         id="JOB-NOT-STARTED",
         pattern=r"srun: error: Task launch for \S{1,64} failed on node (?P<own>\S{1,128}):"
@@ -852,6 +886,15 @@ HOST_GENERAL = (
         text="NVSHMEM's IBGDA could not connect a queue pair to another rank's port",
         fix="name the ports in NVSHMEM_HCA_LIST and, of RoCE, their GID index in NVSHMEM_IB_GID_INDEX"
         " (`l40s-deploy discover` lists them); test the two ports with ib_write_bw",
+        weak=True,
+    ),
+    CausePattern(  # deepep, csrc/kernels/runtime.cu
+        id="NVSHMEM-FAILED",
+        pattern=r"Assertion error \S{0,256}runtime\.cu:\d{1,5} '(?P<own>nvshmem_team_split_strided)\(",
+        text="NVSHMEM could not split the ranks into DeepEP's teams: it numbers them otherwise than DeepEP, or knows"
+        " fewer",
+        fix="unset NVSHMEM_HCA_PE_MAPPING and start all ranks with the NVSHMEM that this DeepEP was built with, as many"
+        " a node on each",
         weak=True,
     ),
     CausePattern(

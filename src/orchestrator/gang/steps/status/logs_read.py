@@ -60,6 +60,10 @@ _POINTED = (
     "that exception only tells that another process ended: ask for that one's own log (what stands above it; of Ray"
     " /tmp/ray/session_latest/logs on its node, of torchrun each rank's), and `dmesg -T` there"
 )
+_FOLLOWED = (
+    "those lines only tell what follows from another failure: ask for the log of the process, node or instance that"
+    " ended first, and `dmesg -T` there"
+)
 _SUBSYSTEMS = (
     ("bootstrap", "INIT,BOOTSTRAP,NET"),
     ("socket", "INIT,BOOTSTRAP,NET"),
@@ -400,7 +404,9 @@ def _next_log(summary: LogsSummary, streams: Sequence[_Stream], texts: Mapping[s
         return "NCCL says why with NCCL_DEBUG=WARN in l40s_env: start it again so, and read the logs of all nodes"
     if any(stream.watch.pointers.search(summary.exception) for stream in streams):
         return _POINTED
-    speaks = summary.exception or summary.error or summary.secondary
+    if summary.secondary and not summary.exception:
+        return _FOLLOWED
+    speaks = summary.exception or summary.error
     known = summary.engine or summary.nccl or summary.lines_of
     return _ASK_FOR if known and not speaks else ""
 
