@@ -432,6 +432,12 @@ FAULTS = (
         ("3,1201,73000,-;NVRM: The NVIDIA GPU 0000:9b:00.0\\x0aNVRM: (PCI ID: 10de:26b9)\\x0aNVRM: installed in this"
         " system has\\x0aNVRM: fallen off the bus and is not responding to commands.")]})), "GPU-XID",
         SLOW, ("0000:9b:00",)),
+    Fault("a card's firmware that hangs", _set(lambda n: n.host.update(kernel_log={"xid": [
+        "3,9,7,-;mlx5_core 0000:9a:00.0: poll_health:955:(pid 0): device's health compromised - reached miss count"]})),
+          "RDMA-CARD-FAILED", SLOW, ("0000:9a:00.0",)),
+    Fault("fabric manager of another version", _set(lambda n: n.host.update(kernel_log={"xid": [
+        "fabric manager NVIDIA GPU driver interface version 550.54.15 don't match with driver version 550.90.07."]})),
+          "FABRIC-MANAGER", STOP),
     Fault("Xid 119, driver hangs", _hung_driver, "GPU-XID", SLOW, ("0000:9b:00",),
           also=("NVML-UNREADABLE",)),
     Fault("kernel's log not readable", _set(lambda n: n.host.update(kernel_log={"error": "EPERM"})), "GPU-XID",

@@ -16,7 +16,7 @@ from orchestrator.model.topology import Gid, NumaDomain, PathType, PcieLink, Rdm
 from orchestrator.model.words import counted
 from orchestrator.topology.gpus import nvml_devices
 from orchestrator.topology.paths import gpu_ends, nearest_card_words, paths, placed_by_domain, stated_groups
-from orchestrator.topology.pci import known_part
+from orchestrator.topology.pci import is_of_guest, known_part
 from orchestrator.topology.stated import cards_of, mappings, pasted, recognised, texts
 from orchestrator.topology.text_gpus import of_gpus
 from orchestrator.topology.text_measures import between, measures
@@ -32,7 +32,7 @@ def text_facts(topology: Topology, snapshot: Snapshot, others: Iterable[Topology
     """Sentences without a full stop, of a machine that somebody pasted; () for all others. others: pasted beside it"""
     also, others = pasted(snapshot), [*others]
     if not also:
-        return tuple(_below_cpus(topology))
+        return (*_guest({"guest": is_of_guest(topology)}), *_below_cpus(topology)) if topology.of_text else ()
     sentences = (
         *_complaints(also),
         *_guest(also),
@@ -46,6 +46,7 @@ def text_facts(topology: Topology, snapshot: Snapshot, others: Iterable[Topology
         *_limits(also),
         *_tested(also.get("tested")),
         *_nccl(part(also, "nccl")),
+        *_counted_speeds(topology, texts(also.get("nccl_speeds"))),
         *_chosen(texts(also.get("chosen"))),
         *_of_its_ports(topology, snapshot, also, others),
         *_processors(part(also, "cpu")),
@@ -272,6 +273,20 @@ def _nccl(choices: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"NCCL's paths of {words}" for words in texts(choices.get("paths")))
     if chosen := texts(choices.get("chosen")):
         yield f"set for NCCL: {spans(chosen)}"
+
+
+_MERGED = "0000:00:00.0"
+"""What NCCL's graph has for cards that it merged into one device."""
+
+
+def _counted_speeds(topology: Topology, entries: Sequence[str]) -> Iterator[str]:
+    """'NCCL counts on 24 GB/s of PCIe to GPU0 and 12 to NIC 0000:a1:00.0'. entries: kind|address|GB/s"""
+    names = {gpu.address: f"GPU{gpu.index}" for gpu in topology.gpus}
+    rows = (entry.split("|") for entry in entries if entry.count("|") == 2)
+    by_speed = collected((gbs, names.get(place, f"{kind} {place}")) for kind, place, gbs in rows if place != _MERGED)
+    if by_speed:
+        ends = "; ".join(f"{gbs} GB/s to {spans(ends)}" for gbs, ends in by_speed.items())
+        yield f"over PCIe NCCL counts on {ends}"
 
 
 def _chosen(variables: Sequence[str]) -> Iterator[str]:

@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.doctor.commands.findings import document
 from orchestrator.doctor.steps.recordings import Given, examine_given
+from orchestrator.engines.causes import COMMON
 from orchestrator.engines.host_causes import HOST
 from orchestrator.model.topology import PathType
 from orchestrator.topology.nccl_xml import topology_of_xml
@@ -204,7 +205,8 @@ def test_more_forms_tell_facts(text: str, words: str) -> None:
     seen = examine_given(Given(read_pasted({"post": text}, "post")))
     facts = [fact for node in document(seen)["nodes"] for fact in node["facts"]]
     assert any(fact.startswith(words) for fact in facts), facts
-    assert {one.severity.value for one in seen.findings} <= {"unknown", "note"}
+    others = (one for one in seen.findings if one.id != "RDMA-CARD-FAILED")
+    assert {one.severity.value for one in others} <= {"unknown", "note"}
 
 
 @pytest.mark.parametrize(
@@ -317,12 +319,16 @@ def test_a_licensed_product_is_no_gpu_s_name() -> None:
         ("[1.2] NVRM: Xid (PCI:0000:0a:00): 94, pid=7, name=python3, Contained: SM (0x1)\n", "GPU-XID"),
         ("[1.2] NVRM: GPU 0000:0a:00.0: RmInitAdapter failed! (0x24:0x72:1568)\n", "GPU-XID"),
         (AER.format("nvidia", "Uncorrected (Fatal)"), "PCIE-ERRORS"),
+        ("[1.2] mlx5_core 0000:9a:00.0: poll_health:955:(pid 0): device's health compromised\n", "RDMA-CARD-FAILED"),
+        ("fabric manager NVIDIA GPU driver interface version 550.54.15 don't match with driver version 550.90.07.\n",
+         "FABRIC-MANAGER"),
     ],
-)
+)  # fmt: skip
 def test_what_the_kernel_says_has_one_name_and_one_fix_here_and_in_why(line: str, name: str) -> None:
     seen = examine_given(Given(read_pasted({"post": line}, "post")))
     (found,) = (finding for finding in seen.findings if finding.id == name)
-    (cause,) = (pattern for pattern in HOST if re.search(pattern.pattern, line))
+    causes = [pattern for pattern in (*HOST, *COMMON) if re.search(pattern.pattern, line)]
+    cause = causes[0]
     assert found.fix.startswith(cause.fix)
     if name == "GPU-XID":
         assert cause.text.removeprefix("a GPU ").partition(",")[0] in found.title
@@ -369,3 +375,15 @@ def test_cards_that_nccl_has_right_below_a_cpu_have_a_path() -> None:
     )
     assert [(pair.other, pair.type) for pair in paths(topology)] == [("mlx5_0", PathType.SYS), ("mlx5_1", PathType.SYS)]
     assert shape(topology).nics == 2
+
+
+def test_two_nodes_whose_cards_nccl_counts_on_differently_differ() -> None:
+    words = ("=== System : maxBw 24.0 totalBw 24.0 ===", "CPU/1 (1/2/-1)", "+ PCI[24.0] - GPU/C1000 (0)",
+             "+ PCI[{}] - NIC/A1000", "==========================================")  # fmt: skip
+    nodes = (("gpu-a", "24.0"), ("gpu-b", "12.0"))
+    text = "\n".join(f"{node}:1:2 [0] NCCL INFO {line.format(gbs)}" for node, gbs in nodes for line in words)
+    seen = examine_given(Given(read_pasted({"post": text}, "post")))
+    (found,) = (finding for finding in seen.findings if finding.id == "NODE-DIFFERS")
+    assert "24 GB/s on gpu-a; 12 GB/s on gpu-b" in found.title
+    facts = document(seen)["nodes"][1]["facts"]
+    assert "over PCIe NCCL counts on 24 GB/s to GPU0; 12 GB/s to NIC 0000:a1:00.0" in facts

@@ -14,6 +14,7 @@ from orchestrator.model.topology import RAILS, Gpu, PcieLink
 from orchestrator.protocol.severity import Severity
 from orchestrator.topology.network import gid_index
 from orchestrator.topology.rdma import card_of, ports_by_card
+from orchestrator.topology.stated import pasted, texts
 
 
 @Rule(
@@ -90,6 +91,12 @@ def _card_links(node: Node) -> str | None:
     return _counted(_best_link(device.link_max) if device else "" for device in cards.values())
 
 
+def _counted_speeds(node: Node) -> str | None:
+    """What NCCL's graph has of the links of its network cards."""
+    entries = texts(pasted(node.snapshot).get("nccl_speeds"))
+    return _of_gpus(node, (f"{entry.rpartition('|')[2]} GB/s" for entry in entries if entry.startswith("NIC|")))
+
+
 def _best_link(link: PcieLink) -> str:
     return link.words if link.width and link.speed_gts else ""
 
@@ -137,7 +144,7 @@ def _vbios(node: Node) -> str | None:
 
 
 def _of_gpus(node: Node, values: Iterable[str]) -> str | None:
-    """Of a pasted text the one kind that its GPUs have, if they have one: how many there are, it need not show."""
+    """Of a pasted text the one kind that its GPUs or cards have, if they have one: it need not show all."""
     if node.input is not Input.PASTED:
         return _counted(values)
     kinds = {*values}
@@ -172,6 +179,11 @@ _FACTS = (
     _Fact(
         "best PCIe link of the RDMA cards", "/sys/bus/pci/devices/*/max_link_{speed,width}", Severity.SLOW,
         "the slowest card limits every all-reduce (not measured)", "use the same cards as the peers", _card_links,
+    ),
+    _Fact(
+        "PCIe bandwidth of the network cards", "NCCL's graph", Severity.SLOW,
+        "the slowest card limits every all-reduce (not measured)", "use the same cards and slots as the peers",
+        _counted_speeds,
     ),
     _Fact(
         "speed of the RDMA ports", "/sys/class/infiniband/*/ports/*/rate", Severity.SLOW,

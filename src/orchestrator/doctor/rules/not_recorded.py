@@ -100,7 +100,7 @@ _KINDS = (
     _RecordKind("IOMMU groups", _any_path("/iommu_groups/"), ("IOMMU-TRANSLATING",)),
     _RecordKind("error counters", _any_path("/hw_counters/"), ("RDMA-LOSSES", "RDMA-CONGESTED", "PCIE-ERRORS")),
     _RecordKind("limits, clock, kernel log, device files and flow control", lambda node: "limits" in node.snapshot.host,
-          ("LIMITS", "CLOCK-SKEW", "GPU-XID", "RDMA-NO-DEVICE-FILE", "LOSSLESS-UNMARKED")),
+          ("LIMITS", "CLOCK-SKEW", "GPU-XID", "RDMA-CARD-FAILED", "RDMA-NO-DEVICE-FILE", "LOSSLESS-UNMARKED")),
     _RecordKind("free space", lambda node: "disks" in node.snapshot.host, ("DISK-FULL",)),
     _RecordKind("installed packages, settings and files", lambda node: "stack" in node.snapshot.host,
           ("ENGINE-UNLISTED", "STACK-ABSENT", "STACK-DIFFERS", "STACK-PATCHES", "TUNED-CONFIGS",
@@ -108,6 +108,7 @@ _KINDS = (
     _RecordKind("devices other than GPUs and network cards", lambda node: bool(node.snapshot.files), (
         "GPU-OTHER-MAKER",)),
     _RecordKind("what the processor says of itself", _any_path("/proc/cpuinfo"), ("ATS-OFF", "PCIE-TREE-HIDDEN")),
+    _RecordKind("nvidia-fabricmanager's log", lambda _: False, ("FABRIC-MANAGER",)),
     _RecordKind(_OTHERS, lambda _: False, ("NODE-DIFFERS", "RDMA-NAMES-DIFFER")),
     _RecordKind("trials between nodes", lambda _: False, ("PORT-BLOCKED", "RAILS-ISOLATED")),
 )  # fmt: skip

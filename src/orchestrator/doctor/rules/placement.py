@@ -437,13 +437,16 @@ def _is_silent(device: PciDevice, node: Node, lonely: Collection[str]) -> bool:
 def _no_card(node: Node, silent: Sequence[PciDevice]) -> Finding:
     switches = node.roles.lonely
     names = ", ".join(f"{switch.address} (NUMA {switch.numa_node})" for switch in switches)
+    of_nccl = node.input is Input.XML
+    in_file = " in NCCL's file, which has those that it used" if of_nccl else ""
     return slow(
-        f"no RDMA card behind switch {names}" + (", only a card without an RDMA device" if silent else ""),
+        f"{'NCCL has no card' if of_nccl else 'no RDMA card'} behind switch {names}"
+        + (", only a card without an RDMA device" if silent else ""),
         *(
             f"{device.address}: {part_name(device)}, driver = {device.driver or 'none'}, no RDMA device"
             for device in silent
         ),
-        *(() if silent else (f"switch {switch.address}: no network card behind it" for switch in switches)),
+        *(() if silent else (f"switch {switch.address}: no network card behind it{in_file}" for switch in switches)),
         effect=price(Traffic.CARD_ON_ROOT_PORT),
         fix="load the card's driver with `modprobe mlx5_ib`, then check `dmesg | grep mlx5`"
         if silent

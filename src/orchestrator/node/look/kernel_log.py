@@ -1,4 +1,4 @@
-"""What the NVIDIA driver wrote into the kernel's log since the last boot, and its errors (Xid) counted."""
+"""What the drivers of GPUs and RDMA cards wrote into the kernel's log since the last boot, and Xid errors counted."""
 
 from __future__ import annotations
 
@@ -14,14 +14,21 @@ from orchestrator.node.os_errors import errno_name
 if TYPE_CHECKING:
     from orchestrator.protocol.gauges import XidCount
 
-_MARKS = ("NVRM: Xid", "fallen off the bus")
+_MARKS = (
+    "NVRM: Xid",
+    "fallen off the bus",
+    "health compromised",
+    "firmware internal error",
+    "mlx5_load_one failed",
+    "mlx5_core: probe of",
+)
 _LONGEST_RECORD = 8192
 _MOST_LINES = 50
 _DEADLINE_S = 0.5
 
 
 def driver_errors(root: str = "/") -> dict[str, Any]:
-    """{'xid': the last lines with an Xid, or of a GPU that fell off the bus, oldest first}, or {'error': why the log
+    """{'xid': the last lines with an Xid, or of a GPU or a card that is lost, oldest first}, or {'error': why the log
     can't be read}.
     """
     try:

@@ -79,6 +79,10 @@ CARD = re.compile(
     r"(?P<words>failed with error (?:code )?-\d{1,3}|health compromised|firmware internal error).{0,96}"
 )
 """Linux drivers/net/ethernet/mellanox/mlx5/core: main.c, health.c."""
+FABRIC = re.compile(
+    r".{0,256}?\b(?P<words>[Ff]abric ?[Mm]anager NVIDIA GPU driver interface version (?P<own>[\d.]{3,16}) don.t match"
+    r" with driver version (?P<driver>[\d.]{2,15}\d)).{0,64}"
+)
 INVALID = re.compile(r".{0,256}?NVRM: (?P<words>This PCI I/O region assigned to your NVIDIA device is invalid).{0,64}")
 NOT_TAKEN = re.compile(
     rf".{{0,256}}?\bnvidia(?:: probe of (?P<old>{_PLACE})| (?P<place>{_PLACE}): probe)"
@@ -94,7 +98,21 @@ PEERMEM = re.compile(
 )
 _ABOUT_GPUS = (XID, FALLEN, OF_GPU, NOT_STARTED, AER, GIVEN_UP, MLX5, MODULE)
 RESET = re.compile(r".{0,256}?NVRM: .{0,128}?(?P<words>Reset required \[NV_ERR_RESET_REQUIRED\]).{0,200}")
-_ABOUT_REST = (RESET, FAULT, IOMMU_ON, LIMITED, MISMATCH, POWER, NO_ROOM, CARD, INVALID, NOT_TAKEN, SXID, PEERMEM)
+_ABOUT_REST = (
+    RESET,
+    FAULT,
+    IOMMU_ON,
+    LIMITED,
+    MISMATCH,
+    POWER,
+    NO_ROOM,
+    CARD,
+    FABRIC,
+    INVALID,
+    NOT_TAKEN,
+    SXID,
+    PEERMEM,
+)
 OF_KERNEL = (*_ABOUT_GPUS, *_ABOUT_REST)
 """What begins a part of it."""
 REFUSED = re.compile(
@@ -115,6 +133,7 @@ MARKS = (
     "PCIe Bus Error",
     "AER: can't recover",
     "mlx5_",
+    "driver interface version",
     "NVIDIA-SMI has failed",
     "initialize NVML",
     "device handle",
@@ -236,6 +255,7 @@ _SAID: Mapping[re.Pattern[str], Callable[[re.Match[str]], str]] = {
     POWER: lambda match: f"{f'mlx5_core {place}' if (place := match['place']) else 'mlx5'}: {match['words']}",
     NO_ROOM: _no_room,
     CARD: lambda match: f"mlx5_core {match['place']}: {match['words']}",
+    FABRIC: lambda match: f"nvidia-fabricmanager is of version {match['own']}, the driver of {match['driver']}",
     INVALID: lambda match: f"NVRM: {match['words']}: see Above 4G Decoding, and in a virtual machine its MMIO window",
     NOT_TAKEN: lambda match: f"NVIDIA's driver did not take {match['place'] or match['old']} (error {match['error']})",
     SXID: lambda match: match["line"].strip(),
@@ -248,6 +268,8 @@ def _for_rules(facts: PastedFacts, match: re.Match[str]) -> None:
     """What a rule judges too."""
     if match.re is NOT_STARTED:
         _keep_for_rule(facts, f"NVRM: GPU {match['place']}: {match['what']}")
+    elif match.re in (CARD, FABRIC):
+        _keep_for_rule(facts, match[0].strip())
     elif match.re is AER:
         _keep(facts, "pcie_errors", f"{match['driver'] or ''}|{match['place']}|{match['severity'].lower()}")
     elif match.re is RESET:

@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.model.per_node import collected
 from orchestrator.model.topology import Area
 from orchestrator.topology.pasted.facts import PROMPT, Line, PastedFacts
-from orchestrator.topology.pci import GUEST_VENDORS, device_called, known_part, sort_key
+from orchestrator.topology.pci import GUEST_VENDORS, ON_ROOT_BUS, device_called, known_part, sort_key
 
 TREE, FULL, LIST, LINKS = "lspci -tv", "lspci -vvv", "lspci", "lspci -vvv | grep Lnk"
 _BRIDGE = "0x060400"
@@ -496,7 +496,7 @@ def _narrow(function: _Function) -> str:
 
 def _is_made_up(function: _Function) -> bool:
     """Whether only a hypervisor has it, or puts it there: on a machine's own root bus are root ports, and no GPU."""
-    on_root_bus = function.is_gpu and function.bus.endswith(":00") and "nForce" not in function.words
+    on_root_bus = function.is_gpu and function.bus.endswith(ON_ROOT_BUS) and "nForce" not in function.words
     return on_root_bus or function.ids[0] in GUEST_VENDORS or _EMULATED in function.words
 
 

@@ -226,13 +226,13 @@ _MOST_FUNCTIONS = 1024
 @dataclass
 class _LoggedHost:
     """above: by who prints, (column, path, where lines below it begin) of the CPU and what hangs below it, down to the
-    last line; functions: (kind,
-    ids) by path; net: of each of NCCL's devices the path of its card, and GB/s; opened: what it says of RDMA devices;
-    layers: the link layer of each port"""
+    last line; functions: (kind, ids) by path; speeds: GB/s of the link above it, by path; net: of each of NCCL's
+    devices the path of its card, and GB/s; opened: what it says of RDMA devices; layers: the link layer of each port"""
 
     line: Line
     above: dict[str, list[tuple[int, str, int]]] = field(default_factory=dict)
     functions: dict[str, tuple[str, str]] = field(default_factory=dict)
+    speeds: dict[str, str] = field(default_factory=dict)
     net: dict[int, tuple[str, float]] = field(default_factory=dict)
     opened: dict[str, None] = field(default_factory=dict)
     layers: dict[str, str] = field(default_factory=dict)
@@ -391,6 +391,7 @@ def _node(host: _LoggedHost, who: str, match: re.Match[str]) -> None:
         own = f"{path}/{_address(match['id'])}"
         if len(host.functions) < 2 * _MOST_FUNCTIONS:
             ids = {"PCI": (match["ids"] or "").rjust(16, "0"), "GPU": "10de".ljust(16, "0")}
+            host.speeds[own] = f"{float(match['gbs']):g}"
             host.functions[own] = (match["kind"], ids.get(match["kind"], "0" * 16))
         chain.append((column, own, match.start("kind")))
         host.cut = host.cut or below != column
@@ -444,6 +445,8 @@ def _beside_the_graph(host: _LoggedHost) -> dict[str, Any]:
     also: dict[str, Any] = {"nccl": host.choices} if host.choices else {}
     if not host.layers and (host.over_sockets or not host.for_start):
         also["sockets"] = [*host.sockets]
+    speeds = (f"{host.functions[path][0]}|{path.rpartition('/')[2]}|{gbs}" for path, gbs in host.speeds.items())
+    also["nccl_speeds"] = [entry for entry in speeds if not entry.startswith("PCI|")]
     if host.is_cut and host.named:
         also["lacking"] = [f"lines of NCCL's graph, which has {counted(len(host.named), 'GPU')} in all"]
     return also
