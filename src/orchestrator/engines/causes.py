@@ -191,7 +191,7 @@ COMMON = (
         r"|number of GPUs per node is not divisible by|is not divisible by min_thread_[nk]\b"
         r"|caused by too large tensor parallel size"
         r"|\b(?:size|prob)_[mnk] = \d{1,9} is not divisible by (?:tile|thread)_[mnk]\b"
-        r"|\bsize_[mnk] = \d{1,9} is not divisible by tile_[mnk]_size\b"
+        r"|\bsize_[mnk] = \d{1,9},? is not divisible by (?:tile_[mnk]_size\b|b_(?:scales|zeros)\.size\()"
         r"|\bsize_[mnk] must (?:be )?divisible by BLOCK_SIZE_[MNK]\b"
         r"|^\s{1,16}assert [\w.]{1,64} % (?:self\.)?(?:[tped]p_size|tensor_parallel\w{0,16}|world_size)\b.{0,16}== 0",
         text="the tensor parallel degree does not divide the model's heads or widths, or is not a multiple of the"
@@ -1324,7 +1324,8 @@ COMMON = (
         id="CHILD-FAILED",
         pattern=r"Received sigquit from a child proces|crashed with exit code|scheduler died during initialization"
         r"|[Ee]ngine core initialization failed|WorkerProc initialization failed|EngineDeadError"
-        r"|\bfailed \(exitcode: -?\d{1,3}\) local_rank: \d",
+        r"|\bfailed \(exitcode: -?\d{1,3}\) local_rank: \d|\berrors\.ChildFailedError:"
+        r"|^Root Cause \(first observed failure\):|\bEngine process \(pid \d{1,9}\) died\b",
         text="an engine process of this node exited",
         fix="read its last log lines: `l40s-deploy logs --around-failure`",
         secondary=True,
