@@ -271,7 +271,8 @@ class Shape:
     def _stated_words(self, groups: Sequence[int]) -> str:
         if self.gpus_elsewhere == 1:
             return "1 GPU behind a switch" if groups else "1 GPU"
-        behind = f", {' + '.join(map(str, groups))} behind a switch each" if groups else ""
+        each = " each" if len(groups) > 1 else ""
+        behind = f", {' + '.join(map(str, groups))} behind a switch{each}" if groups else ""
         if groups and (rest := self.gpus_elsewhere - sum(groups)):
             behind += f", {rest} elsewhere"
         if self.cut_off:

@@ -868,7 +868,7 @@ def test_gpus_that_share_no_card_are_counted_beside_those_that_do() -> None:
     head = "\tGPU0\tGPU1\tGPU2\tNIC0\n"
     rows = "GPU0\t X \tNV18\tNV18\tPIX\nGPU1\tNV18\t X \tNV18\tNODE\nGPU2\tNV18\tNV18\t X \tPIX\n"
     words = shape(build(only(head + rows))).words
-    assert words.startswith("3 GPUs, 2 behind a switch each, 1 elsewhere")
+    assert words.startswith("3 GPUs, 2 behind a switch, 1 elsewhere")
 
 
 @pytest.mark.parametrize("name", ["vllm18335-38nics-glued.txt"])
