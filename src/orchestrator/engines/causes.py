@@ -140,8 +140,7 @@ COMMON = (
         pattern=r"OSError: Consistency check failed: file should be of size \d{1,18} but has size \d{1,18}",
         text="a file that was loaded from the hub is not complete: the connection ended early, or several processes"
         " wrote it at once",
-        fix="load it again with one process alone (`l40s-deploy checkpoint download`), and start the engine with its"
-        " path",
+        fix="download it again with one process alone, and start the engine with the path of the download",
     ),
     CausePattern(
         id="WEIGHTS-DIFFER",
