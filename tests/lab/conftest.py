@@ -1,7 +1,7 @@
 """Labs for the tests: own names, own directory, always removed afterwards.
 
 A file whose `pytestmark` has one of these kinds is one variation of it (tests/support/turns.py): a run of `make test`
-plays one file of each, two of those of four files. What each run plays of the same, whichever file has its turn:
+plays two files of each, one of kinds of two. What each run plays of the same, whichever file has its turn:
 
 | kind | files | in each run |
 |---|---|---|
@@ -31,7 +31,7 @@ BEHIND_ONE_ROUTER = pytest.mark.turns(of="labs: gangs behind one router", play=2
 BEGUN_AND_FINISHED = pytest.mark.turns(of="labs: what a command has begun is finished or taken back")
 MEASURED = pytest.mark.turns(of="labs: what serves is measured")
 SEEN = pytest.mark.turns(of="labs: what is seen of nodes, and planned on them", play=2)
-PREPARED = pytest.mark.turns(of="labs: what `prepare` makes is taken back")
+PREPARED = pytest.mark.turns(of="labs: what `prepare` makes is taken back", play=2)
 THE_LAB_ITSELF = pytest.mark.turns(of="labs: the lab itself", play=2)
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="emulated nodes need root")
