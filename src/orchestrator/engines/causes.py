@@ -43,6 +43,17 @@ _CUDA_SAYS = (
     r"(?: \d{1,4}| \(?\S{1,256}:\d{1,6}\)?| in \S{1,256})?:? ?'?"
 )
 """Before CUDA's own words, as torch, NCCL, DeepEP, TensorRT-LLM, turbomind and llama.cpp write them."""
+_NEWER_DOCKER = (
+    "upgrade Docker to 20.10.10 or newer with its libseccomp and runc; as a proof, `--security-opt seccomp=unconfined`"
+)
+_LARGER_SHM = (
+    "enlarge /dev/shm (`mount -o remount,size=16G /dev/shm`; in a container --shm-size or --ipc=host), or"
+    " delete leftover files in it"
+)
+_MORE_PROCESSES = (
+    "raise nproc, TasksMax of its systemd unit, or --pids-limit of its container; look for left processes with"
+    " `ps -eLf | wc -l`"
+)
 _ASSERTION = r"\bblock: \[\d{1,9},\d{1,9},\d{1,9}\], thread: \[\d{1,5},\d{1,5},\d{1,5}\] Assertion [`']"
 _CAPTURE_FAILED = r"Capture (?:prefill |frozen-KV MTP )?(?:cuda|CUDA) graph failed"
 
@@ -1006,8 +1017,7 @@ COMMON = (
         r"|</?torch_\w{1,64}>.{0,64}No space left|No space left on device:? '?/?(?:psm_|dev/shm/)"
         r"|insufficient shared memory \(shm\)|shmget.{0,256}failed|workers are out of shared memory",
         text="shared memory (/dev/shm) on this node is too small or full",
-        fix="enlarge /dev/shm (`mount -o remount,size=16G /dev/shm`; in a container --shm-size or --ipc=host), or"
-        " delete leftover files in it",
+        fix=_LARGER_SHM,
     ),
     CausePattern(  # CPython, multiprocessing/shared_memory.py
         id="SHM-TOO-SMALL",
@@ -1015,8 +1025,7 @@ COMMON = (
         after=r"/multiprocessing/(?:shared_memory|heap)\.py\"|_posixshmem\.|shared_memory\.SharedMemory\(",
         text="shared memory (/dev/shm) on this node is too small or full: a queue between the engine's processes did"
         " not fit",
-        fix="enlarge /dev/shm (`mount -o remount,size=16G /dev/shm`; in a container --shm-size or --ipc=host), or"
-        " delete leftover files in it",
+        fix=_LARGER_SHM,
     ),
     CausePattern(  # vllm issue 2719
         id="FILE-DENIED",
@@ -1142,8 +1151,7 @@ COMMON = (
         after=_THREAD_REFUSED,
         text="the container may not start threads: an old Docker's seccomp profile refuses clone3, which the image's"
         " glibc calls",
-        fix="upgrade Docker to 20.10.10 or newer with its libseccomp and runc; as a proof,"
-        " `--security-opt seccomp=unconfined`",
+        fix=_NEWER_DOCKER,
     ),
     CausePattern(
         id="THREADS-DENIED",
@@ -1152,8 +1160,7 @@ COMMON = (
         unless=r"Resource temporarily unavailable",
         text="the container may not start threads, though its limit of processes is none: most often an old Docker's"
         " seccomp profile refuses clone3, which the image's glibc calls",
-        fix="upgrade Docker to 20.10.10 or newer with its libseccomp and runc; as a proof,"
-        " `--security-opt seccomp=unconfined`; otherwise look at pids.max of its cgroup",
+        fix=f"{_NEWER_DOCKER}; otherwise look at pids.max of its cgroup",
         weak=True,
     ),
     CausePattern(  # vllm issue 14416
@@ -1162,8 +1169,7 @@ COMMON = (
         after=r"instance of 'std::system_error'",
         text="a native library was refused a call, most often to start a thread: an old Docker's seccomp profile"
         " refuses clone3, which the image's glibc calls",
-        fix="upgrade Docker to 20.10.10 or newer with its libseccomp and runc; as a proof,"
-        " `--security-opt seccomp=unconfined`",
+        fix=_NEWER_DOCKER,
         weak=True,
     ),
     CausePattern(
@@ -1173,8 +1179,7 @@ COMMON = (
         rf"|{_THREAD}(?:Resource temporarily unavailable|\(EAGAIN\))",
         text="the engine may not start more threads: its limit of processes (ulimit -u, pids.max of its cgroup) is"
         " reached",
-        fix="raise nproc, TasksMax of its systemd unit, or --pids-limit of its container; look for left processes with"
-        " `ps -eLf | wc -l`",
+        fix=_MORE_PROCESSES,
     ),
     CausePattern(
         id="PROCESS-LIMIT",
@@ -1182,8 +1187,7 @@ COMMON = (
         after=r"\b_?fork_exec\(|\bos\.fork\(",
         text="the engine may not start another process: its limit of processes (ulimit -u, pids.max of its cgroup) is"
         " reached",
-        fix="raise nproc, TasksMax of its systemd unit, or --pids-limit of its container; look for left processes with"
-        " `ps -eLf | wc -l`",
+        fix=_MORE_PROCESSES,
     ),
     CausePattern(
         id="RAY-GPUS-MISSING",

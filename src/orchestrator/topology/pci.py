@@ -18,16 +18,22 @@ _SPEED = re.compile(r"\s*([0-9]{1,3}(?:\.[0-9])?)\s*GT/s")
 _WIDEST = 32
 GUEST_VENDORS = frozenset({0x1AF4, 0x1B36, 0x15AD, 0x1414, 0x5853})
 """Of functions that a hypervisor makes up: virtio and QEMU (Red Hat), VMware, Hyper-V, Xen (pci.ids)."""
+GPU_CLASSES = ("0x0302", "0x0300")
+"""How the class of a GPU begins, as sysfs and NCCL's file write it: a 3D or a VGA controller."""
 ON_ROOT_BUS = ":00"
 """How a bus ends that has root ports, and no GPU, but in a virtual machine."""
 TWICE = "~"
 """In a key around a number before the address: it is there another time in the same place."""
 
 
+def has_made_up(topology: Topology) -> bool:
+    """Whether it has a function that only a hypervisor makes."""
+    return any(device.vendor in GUEST_VENDORS for device in topology.pci)
+
+
 def is_of_guest(topology: Topology) -> bool:
     """Whether a hypervisor made a function, or has put a GPU on a root bus."""
-    made_up = any(device.vendor in GUEST_VENDORS for device in topology.pci)
-    return made_up or any(gpu.address.rpartition(":")[0].endswith(ON_ROOT_BUS) for gpu in topology.gpus)
+    return has_made_up(topology) or any(gpu.address.rpartition(":")[0].endswith(ON_ROOT_BUS) for gpu in topology.gpus)
 
 
 def pci_devices(snapshot: Snapshot) -> tuple[PciDevice, ...]:

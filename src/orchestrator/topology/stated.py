@@ -76,6 +76,12 @@ def cards_of(snapshot: Snapshot) -> tuple[str, ...]:
     return texts(pasted(snapshot).get("cards"))
 
 
+def nccl_speeds(snapshot: Snapshot) -> list[tuple[str, str, str]]:
+    """(GPU or NIC, PCI address, GB/s) of the links that NCCL's graph in a text has above its ends."""
+    rows = [entry.split("|") for entry in texts(pasted(snapshot).get("nccl_speeds"))]
+    return [(row[0], row[1], row[2]) for row in rows if len(row) == 3]
+
+
 def nameless_gpus(snapshot: Snapshot) -> list[Mapping[str, Any]]:
     """What pieces of nvidia-smi's answers tell of a GPU without its place in a list, as NVML's devices."""
     return mappings(pasted(snapshot).get("nameless"))

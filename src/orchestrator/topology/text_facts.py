@@ -17,7 +17,7 @@ from orchestrator.model.words import counted
 from orchestrator.topology.gpus import nvml_devices
 from orchestrator.topology.paths import gpu_ends, nearest_card_words, paths, placed_by_domain, stated_groups
 from orchestrator.topology.pci import is_of_guest, known_part
-from orchestrator.topology.stated import cards_of, mappings, pasted, recognised, texts
+from orchestrator.topology.stated import cards_of, mappings, nccl_speeds, pasted, recognised, texts
 from orchestrator.topology.text_gpus import of_gpus
 from orchestrator.topology.text_measures import between, measures
 from orchestrator.topology.text_words import spans
@@ -46,7 +46,7 @@ def text_facts(topology: Topology, snapshot: Snapshot, others: Iterable[Topology
         *_limits(also),
         *_tested(also.get("tested")),
         *_nccl(part(also, "nccl")),
-        *_counted_speeds(topology, texts(also.get("nccl_speeds"))),
+        *_counted_speeds(topology, snapshot),
         *_chosen(texts(also.get("chosen"))),
         *_of_its_ports(topology, snapshot, also, others),
         *_processors(part(also, "cpu")),
@@ -271,18 +271,17 @@ def _nccl(choices: Mapping[str, Any]) -> Iterator[str]:
     if ways := texts(choices.get("ways")):
         yield f"NCCL's channels go by {spans(ways)}"
     yield from (f"NCCL's paths of {words}" for words in texts(choices.get("paths")))
-    if chosen := texts(choices.get("chosen")):
-        yield f"set for NCCL: {spans(chosen)}"
+    yield from _chosen(texts(choices.get("chosen")))
 
 
 _MERGED = "0000:00:00.0"
 """What NCCL's graph has for cards that it merged into one device."""
 
 
-def _counted_speeds(topology: Topology, entries: Sequence[str]) -> Iterator[str]:
-    """'NCCL counts on 24 GB/s of PCIe to GPU0 and 12 to NIC 0000:a1:00.0'. entries: kind|address|GB/s"""
+def _counted_speeds(topology: Topology, snapshot: Snapshot) -> Iterator[str]:
+    """'over PCIe NCCL counts on 24 GB/s to GPU0; 12 GB/s to NIC 0000:a1:00.0'"""
     names = {gpu.address: f"GPU{gpu.index}" for gpu in topology.gpus}
-    rows = (entry.split("|") for entry in entries if entry.count("|") == 2)
+    rows = nccl_speeds(snapshot)
     by_speed = collected((gbs, names.get(place, f"{kind} {place}")) for kind, place, gbs in rows if place != _MERGED)
     if by_speed:
         ends = "; ".join(f"{gbs} GB/s to {spans(ends)}" for gbs, ends in by_speed.items())
@@ -382,13 +381,10 @@ def _behind(behind: Mapping[str, Any]) -> Iterator[str]:
 def _cards(snapshot: Snapshot) -> Iterator[str]:
     names = cards_of(snapshot)
     virtual = [name for name in names if "Virtual Function" in name]
-    for word, own in (("network card", [name for name in names if name not in virtual]), (_VIRTUAL, virtual)):
+    for word, own in (("network card", [name for name in names if name not in virtual]), ("virtual function", virtual)):
         if cards := Counter(own):
             kinds = ", ".join(f"{number} x {name}" for name, number in cards.items())
             yield f"{counted(cards.total(), word)}: {kinds}"
-
-
-_VIRTUAL = "virtual function"
 
 
 def _ports(topology: Topology) -> Iterator[str]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from orchestrator.doctor.rules.support.cluster import Input, Node
+from orchestrator.doctor.rules.support.cluster import Node
 from orchestrator.doctor.rules.support.registry import Rule, slow, stop
 from orchestrator.engines.causes import COMMON
 from orchestrator.engines.host_causes import HOST
 from orchestrator.model.finding import Finding
 from orchestrator.model.per_node import collected
-from orchestrator.model.snapshot import part
 from orchestrator.protocol.staging import CausePattern
 
 _CARD_FAILED, _FABRIC = (
@@ -23,14 +22,9 @@ _CARD_FAILED, _FABRIC = (
 
 def _driver_lines(node: Node, cause: CausePattern) -> Iterator[tuple[str, str]]:
     """(PCI address, line) of the drivers' messages that show a cause; the address is '' where there is none."""
-    raw = part(node.snapshot.host, "kernel_log").get("xid")
-    for line in raw if isinstance(raw, (list, tuple)) else ():
-        if match := re.search(cause.pattern, str(line)):
-            yield next((own for own in match.groupdict().values() if own), ""), str(line).strip()[:200]
-
-
-def _where(node: Node) -> str:
-    return "the text" if node.input is Input.PASTED else "/dev/kmsg"
+    for line in node.driver_lines:
+        if match := re.search(cause.pattern, line):
+            yield next((own for own in match.groupdict().values() if own), ""), line.strip()[:200]
 
 
 @Rule(
@@ -49,7 +43,7 @@ def rdma_card_failed(node: Node) -> Iterator[Finding]:
     for address, lines in collected(_driver_lines(node, _CARD_FAILED)).items():
         yield slow(
             f"{_CARD_FAILED.text} ({address})",
-            *(f"{_where(node)}: {line}" for line in lines[-4:]),
+            *(f"{node.log_of_drivers}: {line}" for line in lines[-4:]),
             effect="a gang that uses the card hangs or ends",
             fix=_CARD_FAILED.fix,
             devices=(address,),
@@ -73,7 +67,7 @@ def fabric_manager(node: Node) -> Iterator[Finding]:
     if lines:
         yield stop(
             _FABRIC.text,
-            *(f"{_where(node)}: {line}" for line in lines[-4:]),
+            *(f"{node.log_of_drivers}: {line}" for line in lines[-4:]),
             effect="no CUDA process starts on a machine with NVSwitches (error 802)",
             fix=_FABRIC.fix,
         )

@@ -217,14 +217,11 @@ def _throttling(device: Device) -> Iterator[_Ailment]:
 ).of_node
 def gpu_xid(node: Node) -> Iterator[Finding]:
     """One finding for each GPU with such an error since the last boot; unknown where the log may not be read."""
-    log = part(node.snapshot.host, "kernel_log")
-    lines = log.get("xid")
-    if isinstance(lines, (list, tuple)):
-        yield from _xids([str(line) for line in lines], node.input)
-    elif log.get("error") and node.nvml_devices:
+    yield from _xids(node)
+    if (error := part(node.snapshot.host, "kernel_log").get("error")) and node.nvml_devices:
         yield unknown(
             "the kernel log could not be read for driver errors (Xid)",
-            f"/dev/kmsg: {log['error']}",
+            f"/dev/kmsg: {error}",
             effect="a GPU that failed since the last boot goes unnoticed",
             fix=node.input.as_root,
         )
@@ -272,14 +269,13 @@ def _each_once(errors: Sequence[_DriverError]) -> str:
     return " and ".join(word for word in words if not any(other.startswith(f"{word} (") for other in words))
 
 
-def _xids(lines: Sequence[str], read_from: Input) -> Iterator[Finding]:
-    own_log = read_from is not Input.PASTED
-    place, since = ("/dev/kmsg", " since the last boot") if own_log else ("the text", "")
-    errors_of = collected((error.place, error) for line in lines if (error := _driver_error(line)))
+def _xids(node: Node) -> Iterator[Finding]:
+    since = "" if node.input is Input.PASTED else " since the last boot"
+    errors_of = collected((error.place, error) for line in node.driver_lines if (error := _driver_error(line)))
     for address, errors in errors_of.items():
         yield slow(
             f"GPU at {address} {_each_once(errors)}{since}",
-            *(f"{place}: {error.line.strip()[:200]}" for error in errors[-4:]),
+            *(f"{node.log_of_drivers}: {error.line.strip()[:200]}" for error in errors[-4:]),
             effect="if it happens again, the gang fails (loading the weights again takes minutes)",
             fix=errors[-1].fix,
             devices=(address,),

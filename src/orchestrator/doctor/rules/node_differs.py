@@ -14,7 +14,7 @@ from orchestrator.model.topology import RAILS, Gpu, PcieLink
 from orchestrator.protocol.severity import Severity
 from orchestrator.topology.network import gid_index
 from orchestrator.topology.rdma import card_of, ports_by_card
-from orchestrator.topology.stated import pasted, texts
+from orchestrator.topology.stated import nccl_speeds
 
 
 @Rule(
@@ -93,8 +93,7 @@ def _card_links(node: Node) -> str | None:
 
 def _counted_speeds(node: Node) -> str | None:
     """What NCCL's graph has of the links of its network cards."""
-    entries = texts(pasted(node.snapshot).get("nccl_speeds"))
-    return _of_gpus(node, (f"{entry.rpartition('|')[2]} GB/s" for entry in entries if entry.startswith("NIC|")))
+    return _of_gpus(node, (f"{gbs} GB/s" for kind, _, gbs in nccl_speeds(node.snapshot) if kind == "NIC"))
 
 
 def _best_link(link: PcieLink) -> str:

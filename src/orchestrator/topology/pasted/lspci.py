@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.model.per_node import collected
 from orchestrator.model.topology import Area
 from orchestrator.topology.pasted.facts import PROMPT, Line, PastedFacts
-from orchestrator.topology.pci import GUEST_VENDORS, ON_ROOT_BUS, device_called, known_part, sort_key
+from orchestrator.topology.pci import GPU_CLASSES, GUEST_VENDORS, ON_ROOT_BUS, device_called, known_part, sort_key
 
 TREE, FULL, LIST, LINKS = "lspci -tv", "lspci -vvv", "lspci", "lspci -vvv | grep Lnk"
 _BRIDGE = "0x060400"
@@ -119,7 +119,7 @@ class _Function:
 
     @property
     def is_gpu(self) -> bool:
-        return self.kind[:6] in ("0x0302", "0x0300") and self.ids[0] == _NVIDIA
+        return self.kind[:6] in GPU_CLASSES and self.ids[0] == _NVIDIA
 
     @property
     def is_of_another_maker(self) -> bool:

@@ -480,18 +480,13 @@ _MODE = re.compile(r"-p2p (?P<mode>[rwnap])\b")
 def _accesses_of(above: Sequence[Line], rows: Mapping[str, list[str]]) -> PastedFacts:
     """above: up to its heading. That there is no NVLink (-p2p n), or that PCIe has no atomics (a), refuses nothing."""
     asked = next((match["mode"] for line in reversed(above) if (match := _MODE.search(line.text))), "")
-    facts = PastedFacts(f"{ACCESSES} {asked}".rstrip(), above[-1].number, above[-1].node)
-    cells = {head: dict(zip(rows, row, strict=False)) for head, row in rows.items()}
+    line, cells = above[-1], {head: dict(zip(rows, row, strict=False)) for head, row in rows.items()}
     if asked not in ("n", "a"):
-        facts.form = ACCESSES
-        facts.gpus = [{"index": int(head[3:]), "p2p": _access_of(row)} for head, row in cells.items()]
-        return facts
-    refused = [
-        f"{head} and {other}" for head, row in cells.items() for other, cell in row.items() if cell not in ("X", "OK")
-    ]
-    pairs = dict.fromkeys(" and ".join(sorted(pair.split(" and "))) for pair in refused)
-    facts.also = {"p2p_refused": {asked: [*pairs]}}
-    return facts
+        gpus = [{"index": int(head[3:]), "p2p": _access_of(row)} for head, row in cells.items()]
+        return PastedFacts(ACCESSES, line.number, line.node, gpus=gpus)
+    refused = ((head, other) for head, row in cells.items() for other, cell in row.items() if cell not in ("X", "OK"))
+    pairs = dict.fromkeys(" and ".join(sorted(pair)) for pair in refused)
+    return PastedFacts(f"{ACCESSES} {asked}", line.number, line.node, also={"p2p_refused": {asked: [*pairs]}})
 
 
 def _access_of(cells: Mapping[str, str]) -> dict[str, dict[str, int]]:

@@ -9,11 +9,10 @@ from itertools import chain
 from typing import Any
 
 from orchestrator.topology.pasted.facts import Line, PastedFacts
-from orchestrator.topology.pci import known_part, normal_address, number
+from orchestrator.topology.pci import GPU_CLASSES, known_part, normal_address, number
 
 _TAG = re.compile(r"<(?P<end>/?)(?P<tag>pci|gpu|nic|net)\b(?P<attributes>[^<>]{0,1500}?)(?P<empty>/?)>")
 _ATTRIBUTE = re.compile(r'(\w{2,24})="([^"]{0,128})"')
-_GPU_CLASSES = ("0x0302", "0x0300")
 _MOST = 1024
 
 
@@ -36,7 +35,7 @@ class _OpenElements:
 
     def take(self, tag: str, attributes: dict[str, str]) -> None:
         """An element that begins."""
-        if tag == "pci" and attributes.get("class", "")[:6] in _GPU_CLASSES:
+        if tag == "pci" and attributes.get("class", "")[:6] in GPU_CLASSES:
             self.gpus.setdefault(attributes.get("busid", ""), {}).update(attributes)
         above = [own for name, own in self.open if name == "pci"]
         if tag == "gpu" and above:

@@ -22,9 +22,9 @@ from orchestrator.protocol.looks import Trial
 from orchestrator.protocol.planned import Layout
 from orchestrator.topology.gpus import Machine, nvml_devices
 from orchestrator.topology.network import TcpChoice, usable_rails
-from orchestrator.topology.pci import GUEST_VENDORS, normal_address, number, sort_key
+from orchestrator.topology.pci import has_made_up, normal_address, number, sort_key
 from orchestrator.topology.rdma import card_of
-from orchestrator.topology.stated import pasted
+from orchestrator.topology.stated import pasted, texts
 from orchestrator.topology.switches import SwitchPlaces, slotted_switches
 
 V = TypeVar("V", bound=Hashable)
@@ -119,12 +119,23 @@ class Node(Machine):
         """Whether it is a virtual machine: its processor says so (x86 only), or a function that no board has."""
         if _HYPERVISOR.search(self.snapshot.text("/proc/cpuinfo")) or pasted(self.snapshot).get("guest") is True:
             return True
-        return any(device.vendor in GUEST_VENDORS for device in self.topology.pci)
+        return has_made_up(self.topology)
 
     @property
     def nccl(self) -> tuple[int, ...]:
         """NCCL's version of its stack; the newest known one where no stack is known."""
         return nccl_of(self.stack)
+
+    @property
+    def driver_lines(self) -> tuple[str, ...]:
+        """The drivers' messages of lost hardware since the last boot, oldest first, as the kernel's log or a text has
+        them."""
+        return texts(part(self.snapshot.host, "kernel_log").get("xid"))
+
+    @property
+    def log_of_drivers(self) -> str:
+        """What has them."""
+        return "the text" if self.input is Input.PASTED else "/dev/kmsg"
 
     @property
     def kernel_release(self) -> str:

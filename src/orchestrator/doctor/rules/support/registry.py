@@ -144,8 +144,8 @@ def _but_what_was_found(incomplete: Finding, findings: Iterable[Finding]) -> Fin
         if judged.severity is not Severity.UNKNOWN and judged.node in ("", incomplete.node)
     }
     left = tuple(rule for rule in incomplete.devices if rule not in found)
-    title = incomplete.title.replace(f"{len(incomplete.devices)} ", f"{len(left)} ", 1)
-    return replace(incomplete, devices=left, title=title)
+    _, _, words = incomplete.title.partition(" ")  # behind how many they are
+    return replace(incomplete, devices=left, title=f"{len(left)} {words}")
 
 
 _BY_ABSENCE = ("GPU-GROUPS-UNEVEN", "NIC-MISSING", "NIC-NOT-UNDER-SWITCH")
